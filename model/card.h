@@ -1,0 +1,53 @@
+/* card.h - what a model is: the hyperparameters of its architecture and its identity, read from a GGUF header.
+ * Router and workers build the same card from the same header bytes. Immutable after mdl_card_read.
+ * Defaults of absent keys: reference sheet of the GGUF specification (head_count_kv = head_count, key_length = d/heads, ...).
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVS_MODEL_CARD_H
+#define KVS_MODEL_CARD_H
+
+#include "model/gguf.h"
+
+typedef enum mdl_rope_scaling { MDL_ROPE_NONE, MDL_ROPE_LINEAR, MDL_ROPE_YARN, MDL_ROPE_LONGROPE, MDL_ROPE_FACTORS } mdl_rope_scaling;
+
+struct mdl_card {
+    char arch[32];           /* "llama" */
+    char name[96];           /* general.name, or "" */
+    uint32_t layers, width;  /* block_count, embedding_length */
+    uint32_t heads, kv_heads;
+    uint32_t key_dim, value_dim; /* per head */
+    uint32_t ff;             /* feed_forward_length */
+    uint32_t vocab;          /* rows of token_embd */
+    uint32_t context_length; /* of the file */
+    float norm_eps;
+    bool tied;               /* no output.weight */
+    struct {
+        uint32_t dims;       /* rotated dims per head */
+        double base;
+        mdl_rope_scaling scaling; /* MDL_ROPE_FACTORS: tensor rope_freqs.weight */
+        double factor, attn_factor;
+        uint32_t original_context;
+    } rope;
+    int32_t bos, eos, eot, unk, pad; /* -1 when absent */
+    int32_t eog[8];          /* ids that end generation: eos, eot, eom and their like */
+    uint32_t eog_count;
+};
+
+/* Fails with KVS_SELF_MODEL and the offending key when something needed is absent or out of range, and for architectures
+ * that this build has not: the text names the architecture and those that are there. */
+KVS_MUST_CHECK kvs_status mdl_card_read(const struct mdl_gguf *g, struct mdl_card *out, struct kvs_error *err);
+
+/* The rope settings as bytes for the hash root and the member card: "base=10000,dims=64,scaling=none,context=2048". */
+size_t mdl_card_rope_text(const struct mdl_card *c, uint32_t context, char *out, size_t cap);
+
+/* fingerprint = SHA-256(header bytes, then XXH3-128 (canonical big-endian bytes) of each tensor's bytes in file order). */
+struct mdl_fingerprint {
+    uint8_t bytes[32];
+};
+struct mdl_fingerprint_state;
+KVS_MUST_CHECK kvs_status mdl_fingerprint_begin(const uint8_t *header, size_t header_bytes, struct mdl_fingerprint_state **out);
+KVS_MUST_CHECK kvs_status mdl_fingerprint_tensor(struct mdl_fingerprint_state *s, const uint8_t *bytes, size_t n);
+KVS_MUST_CHECK kvs_status mdl_fingerprint_end(struct mdl_fingerprint_state *s, struct mdl_fingerprint *out); /* frees s */
+/* All of it over a parsed whole file. */
+KVS_MUST_CHECK kvs_status mdl_fingerprint_file(const struct mdl_gguf *g, const uint8_t *bytes, size_t size, struct mdl_fingerprint *out);
+
+#endif
