@@ -12,5 +12,9 @@ int kvs_utf8_encode(uint32_t cp, uint8_t out[4]); /* length, 0 when cp is no cha
 bool kvs_utf8_valid(const void *p, size_t n);
 /* Length of the longest prefix that does not end inside a character (an invalid byte counts as complete). */
 size_t kvs_utf8_whole(const void *p, size_t n);
+/* At bytes that do not decode (0 or -1): how many of them one U+FFFD stands for (1..3), by Unicode's "maximal subpart" rule. */
+size_t kvs_utf8_bad_len(const void *p, size_t n);
+/* Puts '?' in place of control characters (line ends too) and of bytes that are not UTF-8: safe for one line of log or error. */
+void kvs_utf8_clean(char *text, size_t n);
 
 #endif
