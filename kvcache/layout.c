@@ -13,6 +13,8 @@
 
 #define PAGE_BYTES_LOW (256ull << 10)
 #define PAGE_BYTES_GOAL (512ull << 10)
+#define PAGE_BYTES_EVEN \
+    (1024ull << 10) /* an equal cut must stay under this: one group of everything overlaps nothing */
 #define PAGE_BYTES_HIGH (2048ull << 10)
 #define PAGE_BYTES_MAX (1ull << 30)
 #define BLOCK_TOKENS_DEFAULT 64u
@@ -54,12 +56,12 @@ static uint64_t distance(uint64_t page_bytes)
 }
 
 /* Best number of layers per group among those in range; 0: none. */
-static uint32_t best_cut(uint32_t layers, uint64_t layer_bytes, uint32_t least, bool equal)
+static uint32_t best_cut(uint32_t layers, uint64_t layer_bytes, uint32_t least, uint64_t most_bytes, bool equal)
 {
     uint32_t best = 0;
     for (uint32_t n = least; n <= layers; n++) {
         uint64_t page = n * layer_bytes;
-        if (page < PAGE_BYTES_LOW || page > PAGE_BYTES_HIGH || (equal && layers % n != 0))
+        if (page < PAGE_BYTES_LOW || page > most_bytes || (equal && layers % n != 0))
             continue;
         if (best == 0 || distance(page) < distance(best * layer_bytes))
             best = n;
@@ -70,9 +72,9 @@ static uint32_t best_cut(uint32_t layers, uint64_t layer_bytes, uint32_t least, 
 static uint32_t choose_group_layers(uint32_t layers, uint64_t layer_bytes)
 {
     uint32_t least = (layers + KVC_GROUPS_MAX - 1) / KVC_GROUPS_MAX;
-    uint32_t n = best_cut(layers, layer_bytes, least, true);
+    uint32_t n = best_cut(layers, layer_bytes, least, PAGE_BYTES_EVEN, true);
     if (n == 0)
-        n = best_cut(layers, layer_bytes, least, false);
+        n = best_cut(layers, layer_bytes, least, PAGE_BYTES_HIGH, false);
     if (n == 0)
         n = layer_bytes * layers < PAGE_BYTES_LOW ? layers : least; /* tiny model, or layers too big to join */
     return n;
