@@ -39,14 +39,16 @@ KVS_MUST_CHECK kvs_status mdl_card_read(const struct mdl_gguf *g, struct mdl_car
 /* The rope settings as bytes for the hash root and the member card: "base=10000,dims=64,scaling=none,context=2048". */
 size_t mdl_card_rope_text(const struct mdl_card *c, uint32_t context, char *out, size_t cap);
 
-/* fingerprint = SHA-256(header bytes, then XXH3-128 (canonical big-endian bytes) of each tensor's bytes in file order). */
+/* fingerprint = SHA-256(header bytes, then XXH3-128 (canonical big-endian bytes) of each tensor's bytes, in the order of
+ * the tensor table: mdl_gguf_tensor_at(0), (1), ...). */
 struct mdl_fingerprint {
     uint8_t bytes[32];
 };
 struct mdl_fingerprint_state;
 KVS_MUST_CHECK kvs_status mdl_fingerprint_begin(const uint8_t *header, size_t header_bytes, struct mdl_fingerprint_state **out);
 KVS_MUST_CHECK kvs_status mdl_fingerprint_tensor(struct mdl_fingerprint_state *s, const uint8_t *bytes, size_t n);
-KVS_MUST_CHECK kvs_status mdl_fingerprint_end(struct mdl_fingerprint_state *s, struct mdl_fingerprint *out); /* frees s */
+KVS_MUST_CHECK kvs_status mdl_fingerprint_end(struct mdl_fingerprint_state *s, struct mdl_fingerprint *out); /* frees s, also on failure */
+void mdl_fingerprint_drop(struct mdl_fingerprint_state *s); /* instead of end; NULL is fine */
 /* All of it over a parsed whole file. */
 KVS_MUST_CHECK kvs_status mdl_fingerprint_file(const struct mdl_gguf *g, const uint8_t *bytes, size_t size, struct mdl_fingerprint *out);
 

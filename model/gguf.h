@@ -1,5 +1,5 @@
 /* gguf.h - reads GGUF v2/v3 from (pointer, length); every count, length and offset is checked before use.
- * The parsed object borrows the caller's bytes and copies nothing large: memory use stays below the header's own size + 1 MiB.
+ * The parsed object borrows the caller's bytes and copies nothing large: memory use stays below the header's own size + 16 MiB.
  * Immutable after parse, any thread may read. Errors name the field. Source: ggml-org/ggml docs/gguf.md.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_MODEL_GGUF_H
@@ -35,7 +35,7 @@ struct mdl_tensor {
 
 struct mdl_gguf;
 
-/* header_only: the bytes end at (or after) the end of the header; tensor data may be absent (a router has no model file). */
+/* Split files (split.count > 1) are refused. header_only: the bytes end at (or after) the end of the header; tensor data may be absent (a router has no model file). */
 KVS_MUST_CHECK kvs_status mdl_gguf_parse(const uint8_t *bytes, size_t size, bool header_only, struct mdl_gguf **out, struct kvs_error *err);
 void mdl_gguf_destroy(struct mdl_gguf *g);
 uint64_t mdl_gguf_header_bytes(const struct mdl_gguf *g); /* bytes before tensor data, alignment padding included */
@@ -59,12 +59,21 @@ uint64_t mdl_gguf_tensor_count(const struct mdl_gguf *g);
 const struct mdl_tensor *mdl_gguf_tensor_at(const struct mdl_gguf *g, uint64_t index);
 const struct mdl_tensor *mdl_gguf_tensor(const struct mdl_gguf *g, const char *name); /* NULL when absent */
 
-/* A file on disk, mapped read-only; split files are refused with a clear error. The mapping lives until mdl_file_close. */
+/* A file on disk, mapped read-only. The mapping lives until mdl_file_close. Anything but a regular file is refused.
+ * A mapped file that somebody cuts short would end the process with SIGBUS at the next read. Here it does not: the pages that
+ * are gone read as zeros from then on, on every thread, and mdl_file_check says so. Whoever reads through the mapping (parse,
+ * weights, fingerprint) calls it afterwards and throws the result away when it fails. At most 16 files are open at a time.
+ * Any thread may read; open, check and close are the owner's. */
 struct mdl_file {
     const uint8_t *bytes;
     size_t size;
+    int fd;
+    uint32_t slot;             /* in the table that the SIGBUS handler reads, plus 1; 0: not open */
+    int64_t mtime_s, mtime_ns; /* as it was when opened */
 };
 KVS_MUST_CHECK kvs_status mdl_file_open(const char *path, struct mdl_file *out, struct kvs_error *err);
-void mdl_file_close(struct mdl_file *f);
+/* KVS_SELF_MODEL when the file was changed, cut short, or could not be read since it was opened. */
+KVS_MUST_CHECK kvs_status mdl_file_check(const struct mdl_file *f, struct kvs_error *err);
+void mdl_file_close(struct mdl_file *f); /* also of a zero-filled or closed one */
 
 #endif

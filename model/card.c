@@ -1,0 +1,332 @@
+/* card.c - hyperparameters and special tokens out of the metadata, with the defaults of the format's reference sheet.
+ * Everything that later sizes memory or divides is bounded here, so that the engine may trust a card. Shapes of the other
+ * tensors are the engine's to check; token_embd is checked here because it decides vocabulary and width.
+ * Numbers that the converters write for "none" (4294967295) count as absent.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "model/card.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#define LAYERS_MAX 1024u
+#define WIDTH_MAX 262144u
+#define HEADS_MAX 4096u
+#define HEAD_DIM_MAX 4096u
+#define FF_MAX 4194304u
+#define VOCAB_MAX 16777216u
+#define CONTEXT_MAX 16777216u
+#define KEY_CAP 96u
+
+static const char *const known_archs[] = {"llama"};
+
+struct reader {
+    const struct mdl_gguf *g;
+    const char *arch;
+    struct kvs_error *err;
+};
+
+static const char *arch_key(const struct reader *r, const char *name, char out[KEY_CAP])
+{
+    kvs_format(out, KEY_CAP, "%s.%s", r->arch, name);
+    return out;
+}
+
+static kvs_status check_range(const struct reader *r, const char *key, uint64_t v, uint32_t min, uint32_t max, uint32_t *out)
+{
+    if (v < min || v > max)
+        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: %" PRIu64 " is not between %" PRIu32 " and %" PRIu32, key, v, min, max);
+    *out = (uint32_t)v;
+    return KVS_OK;
+}
+
+static kvs_status need_u32(const struct reader *r, const char *name, uint32_t max, uint32_t *out)
+{
+    char key[KEY_CAP];
+    uint64_t v;
+    if (!mdl_gguf_u64(r->g, arch_key(r, name, key), &v))
+        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: absent, or not an unsigned integer", key);
+    return check_range(r, key, v, 1, max, out);
+}
+
+/* A number, or an array with one number a layer that are all the same. */
+static kvs_status layered_u32(const struct reader *r, const char *name, uint32_t max, bool needed, uint32_t layers, uint32_t *out)
+{
+    char key[KEY_CAP];
+    uint64_t count, v;
+    if (!mdl_gguf_array(r->g, arch_key(r, name, key), &count)) {
+        if (mdl_gguf_u64(r->g, key, &v))
+            return check_range(r, key, v, 1, max, out);
+        return needed ? kvs_fail(r->err, KVS_SELF_MODEL, "%s: absent, or not an unsigned integer", key) : KVS_OK;
+    }
+    int64_t first = 0, other;
+    if (count < layers || !mdl_gguf_array_i64(r->g, key, 0, &first) || first < 0)
+        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: not one unsigned integer a layer", key);
+    for (uint64_t i = 1; i < count; i++) {
+        if (!mdl_gguf_array_i64(r->g, key, i, &other) || other != first)
+            return kvs_fail(r->err, KVS_SELF_MODEL, "%s: layers that differ are not supported", key);
+    }
+    return check_range(r, key, (uint64_t)first, 1, max, out);
+}
+
+static kvs_status optional_u32(const struct reader *r, const char *name, uint32_t max, uint32_t *inout)
+{
+    char key[KEY_CAP];
+    uint64_t v;
+    return mdl_gguf_u64(r->g, arch_key(r, name, key), &v) ? check_range(r, key, v, 1, max, inout) : KVS_OK;
+}
+
+static kvs_status optional_f64(const struct reader *r, const char *name, double min, double max, double *inout)
+{
+    char key[KEY_CAP];
+    double v;
+    if (!mdl_gguf_f64(r->g, arch_key(r, name, key), &v))
+        return KVS_OK;
+    if (!(v >= min && v <= max))
+        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: %g is not between %g and %g", key, v, min, max);
+    *inout = v;
+    return KVS_OK;
+}
+
+static bool str_is(struct mdl_str s, const char *text)
+{
+    return s.len == strlen(text) && memcmp(s.data, text, s.len) == 0;
+}
+
+/* Cut at cap, never inside a character that follows: only printable ASCII is kept. */
+static void copy_text(char *out, size_t cap, struct mdl_str s)
+{
+    size_t n = s.len < cap - 1 ? s.len : cap - 1;
+    for (size_t i = 0; i < n; i++)
+        out[i] = s.data[i] >= 32 && s.data[i] < 127 ? s.data[i] : '?';
+    out[n] = '\0';
+}
+
+static kvs_status read_arch(struct mdl_card *c, const struct mdl_gguf *g, struct kvs_error *err)
+{
+    struct mdl_str s;
+    char known[128] = "";
+    size_t len = 0;
+    if (!mdl_gguf_str(g, "general.architecture", &s))
+        return kvs_fail(err, KVS_SELF_MODEL, "general.architecture: absent, or not a string");
+    copy_text(c->arch, sizeof c->arch, s);
+    for (size_t i = 0; i < sizeof known_archs / sizeof known_archs[0]; i++) {
+        if (str_is(s, known_archs[i]))
+            return KVS_OK;
+        len += kvs_format(known + len, sizeof known - len, "%s%s", i > 0 ? ", " : "", known_archs[i]);
+    }
+    return kvs_fail(err, KVS_SELF_MODEL, "general.architecture: '%s' is not supported by this build (supported: %s)", c->arch, known);
+}
+
+static kvs_status read_shape(struct mdl_card *c, const struct reader *r)
+{
+    double eps = 1e-5;
+    kvs_status s = need_u32(r, "block_count", LAYERS_MAX, &c->layers);
+    if (s == KVS_OK)
+        s = need_u32(r, "embedding_length", WIDTH_MAX, &c->width);
+    if (s == KVS_OK)
+        s = layered_u32(r, "attention.head_count", HEADS_MAX, true, c->layers, &c->heads);
+    if (s != KVS_OK)
+        return s;
+    c->kv_heads = c->heads;
+    s = layered_u32(r, "attention.head_count_kv", HEADS_MAX, false, c->layers, &c->kv_heads);
+    if (s == KVS_OK)
+        s = layered_u32(r, "feed_forward_length", FF_MAX, true, c->layers, &c->ff);
+    if (s == KVS_OK)
+        s = need_u32(r, "context_length", CONTEXT_MAX, &c->context_length);
+    if (s != KVS_OK)
+        return s;
+    if (c->heads % c->kv_heads != 0)
+        return kvs_fail(r->err, KVS_SELF_MODEL, "%s.attention.head_count_kv: %" PRIu32 " does not divide head_count %" PRIu32,
+                        c->arch, c->kv_heads, c->heads);
+    c->key_dim = c->value_dim = c->width / c->heads;
+    s = optional_u32(r, "attention.key_length", HEAD_DIM_MAX, &c->key_dim);
+    if (s == KVS_OK)
+        s = optional_u32(r, "attention.value_length", HEAD_DIM_MAX, &c->value_dim);
+    if (s == KVS_OK)
+        s = optional_f64(r, "attention.layer_norm_rms_epsilon", 0, 1, &eps);
+    c->norm_eps = (float)eps;
+    if (s == KVS_OK && (c->key_dim < 1 || c->key_dim > HEAD_DIM_MAX || c->value_dim < 1 || c->value_dim > HEAD_DIM_MAX))
+        return kvs_fail(r->err, KVS_SELF_MODEL, "%s.attention.head_count: heads of %" PRIu32 " dimensions are not possible",
+                        c->arch, c->key_dim);
+    return s;
+}
+
+static kvs_status read_rope_scaling(struct mdl_card *c, const struct reader *r)
+{
+    char key[KEY_CAP];
+    struct mdl_str type;
+    double factor = 0;
+    c->rope.original_context = c->context_length;
+    kvs_status s = optional_u32(r, "rope.scaling.original_context_length", CONTEXT_MAX, &c->rope.original_context);
+    if (s == KVS_OK)
+        s = optional_f64(r, "rope.scale_linear", 1e-6, 1e6, &factor); /* how files before 2024 write a linear factor */
+    bool old_linear = factor != 0;
+    if (s == KVS_OK)
+        s = optional_f64(r, "rope.scaling.factor", 0, 1e6, &factor);
+    if (s == KVS_OK)
+        s = optional_f64(r, "rope.scaling.attn_factor", 1e-6, 1e6, &c->rope.attn_factor);
+    if (s != KVS_OK)
+        return s;
+    c->rope.factor = factor != 0 ? factor : 1;
+    if (mdl_gguf_tensor(r->g, "rope_freqs.weight") != NULL) {
+        c->rope.scaling = MDL_ROPE_FACTORS;
+    } else if (!mdl_gguf_str(r->g, arch_key(r, "rope.scaling.type", key), &type)) {
+        c->rope.scaling = old_linear && c->rope.factor != 1 ? MDL_ROPE_LINEAR : MDL_ROPE_NONE;
+    } else if (str_is(type, "none")) {
+        c->rope.scaling = MDL_ROPE_NONE;
+        c->rope.factor = 1;
+    } else if (str_is(type, "linear")) {
+        c->rope.scaling = c->rope.factor != 1 ? MDL_ROPE_LINEAR : MDL_ROPE_NONE;
+    } else if (str_is(type, "yarn")) {
+        c->rope.scaling = MDL_ROPE_YARN;
+    } else if (str_is(type, "longrope")) {
+        c->rope.scaling = MDL_ROPE_LONGROPE;
+    } else {
+        char text[40];
+        copy_text(text, sizeof text, type);
+        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: '%s' is not known (none, linear, yarn, longrope are)", key, text);
+    }
+    return KVS_OK;
+}
+
+static kvs_status read_rope(struct mdl_card *c, const struct reader *r)
+{
+    c->rope.dims = c->key_dim;
+    c->rope.base = 10000;
+    c->rope.attn_factor = 1;
+    kvs_status s = optional_u32(r, "rope.dimension_count", HEAD_DIM_MAX, &c->rope.dims);
+    if (s == KVS_OK)
+        s = optional_f64(r, "rope.freq_base", 1, 1e12, &c->rope.base);
+    if (s != KVS_OK)
+        return s;
+    if (c->rope.dims > c->key_dim || c->rope.dims % 2 != 0)
+        return kvs_fail(r->err, KVS_SELF_MODEL, "%s.rope.dimension_count: %" PRIu32 " is odd or more than the head's %" PRIu32,
+                        c->arch, c->rope.dims, c->key_dim);
+    return read_rope_scaling(c, r);
+}
+
+static kvs_status read_vocab(struct mdl_card *c, const struct reader *r)
+{
+    const struct mdl_tensor *embd = mdl_gguf_tensor(r->g, "token_embd.weight");
+    uint64_t n;
+    if (embd == NULL)
+        return kvs_fail(r->err, KVS_SELF_MODEL, "token_embd.weight: absent (is this a vocabulary-only file?)");
+    if (embd->dims > 2 || embd->shape[0] != c->width || embd->shape[1] > VOCAB_MAX)
+        return kvs_fail(r->err, KVS_SELF_MODEL, "token_embd.weight: shape %" PRIu64 " x %" PRIu64 ", expected %" PRIu32 " x vocabulary",
+                        embd->shape[0], embd->shape[1], c->width);
+    c->vocab = (uint32_t)embd->shape[1];
+    c->tied = mdl_gguf_tensor(r->g, "output.weight") == NULL;
+    if (mdl_gguf_array(r->g, "tokenizer.ggml.tokens", &n) && n > c->vocab)
+        return kvs_fail(r->err, KVS_SELF_MODEL, "tokenizer.ggml.tokens: %" PRIu64 " tokens for %" PRIu32 " rows of token_embd.weight",
+                        n, c->vocab);
+    return KVS_OK;
+}
+
+static kvs_status read_id(const struct mdl_card *c, const struct reader *r, const char *key, int32_t absent, int32_t *out)
+{
+    uint64_t v;
+    *out = absent >= 0 && (uint32_t)absent < c->vocab ? absent : -1;
+    if (!mdl_gguf_u64(r->g, key, &v))
+        return KVS_OK;
+    *out = -1;
+    if (v == UINT32_MAX)
+        return KVS_OK;
+    if (v >= c->vocab)
+        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: %" PRIu64 " is outside the vocabulary of %" PRIu32, key, v, c->vocab);
+    *out = (int32_t)v;
+    return KVS_OK;
+}
+
+static void add_eog(struct mdl_card *c, int32_t id)
+{
+    for (uint32_t i = 0; i < c->eog_count; i++) {
+        if (c->eog[i] == id)
+            return;
+    }
+    if (id >= 0 && c->eog_count < sizeof c->eog / sizeof c->eog[0])
+        c->eog[c->eog_count++] = id;
+}
+
+/* Chat models often name only one end in their keys and use another: control tokens with these texts end a turn too. */
+static void find_eog_by_text(struct mdl_card *c, const struct mdl_gguf *g)
+{
+    static const char *const texts[] = {"<|eot_id|>",    "<|im_end|>",      "<|end|>",    "<end_of_turn>",
+                                        "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>", "<|return|>"};
+    uint64_t n;
+    if (!mdl_gguf_array(g, "tokenizer.ggml.tokens", &n))
+        return;
+    for (uint64_t i = 0; i < n; i++) {
+        struct mdl_str s;
+        int64_t type;
+        if (!mdl_gguf_array_i64(g, "tokenizer.ggml.token_type", i, &type) || type != 3 ||
+            !mdl_gguf_array_str(g, "tokenizer.ggml.tokens", i, &s))
+            continue;
+        for (size_t t = 0; t < sizeof texts / sizeof texts[0]; t++) {
+            if (str_is(s, texts[t]))
+                add_eog(c, (int32_t)i);
+        }
+    }
+}
+
+static kvs_status read_ids(struct mdl_card *c, const struct reader *r)
+{
+    struct mdl_str model;
+    int32_t eom = -1;
+    bool spm = mdl_gguf_str(r->g, "tokenizer.ggml.model", &model) && str_is(model, "llama");
+    kvs_status s = read_id(c, r, "tokenizer.ggml.bos_token_id", spm ? 1 : -1, &c->bos);
+    if (s == KVS_OK)
+        s = read_id(c, r, "tokenizer.ggml.eos_token_id", spm ? 2 : -1, &c->eos);
+    if (s == KVS_OK)
+        s = read_id(c, r, "tokenizer.ggml.unknown_token_id", spm ? 0 : -1, &c->unk);
+    if (s == KVS_OK)
+        s = read_id(c, r, "tokenizer.ggml.eot_token_id", -1, &c->eot);
+    if (s == KVS_OK)
+        s = read_id(c, r, "tokenizer.ggml.eom_token_id", -1, &eom);
+    if (s == KVS_OK)
+        s = read_id(c, r, "tokenizer.ggml.padding_token_id", -1, &c->pad);
+    if (s != KVS_OK)
+        return s;
+    add_eog(c, c->eos);
+    add_eog(c, c->eot);
+    add_eog(c, eom);
+    find_eog_by_text(c, r->g);
+    return KVS_OK;
+}
+
+kvs_status mdl_card_read(const struct mdl_gguf *g, struct mdl_card *out, struct kvs_error *err)
+{
+    struct mdl_card c;
+    struct mdl_str name;
+    uint64_t experts;
+    char key[KEY_CAP];
+    memset(&c, 0, sizeof c);
+    kvs_status s = read_arch(&c, g, err);
+    if (s != KVS_OK)
+        return s;
+    const struct reader r = {g, c.arch, err};
+    if (mdl_gguf_str(g, "general.name", &name))
+        copy_text(c.name, sizeof c.name, name);
+    if (mdl_gguf_u64(g, arch_key(&r, "expert_count", key), &experts) && experts > 0)
+        return kvs_fail(err, KVS_SELF_MODEL, "%s: mixtures of experts are not supported by this build", key);
+    s = read_shape(&c, &r);
+    if (s == KVS_OK)
+        s = read_rope(&c, &r);
+    if (s == KVS_OK)
+        s = read_vocab(&c, &r);
+    if (s == KVS_OK)
+        s = read_ids(&c, &r);
+    if (s == KVS_OK)
+        *out = c;
+    return s;
+}
+
+size_t mdl_card_rope_text(const struct mdl_card *c, uint32_t context, char *out, size_t cap)
+{
+    static const char *const names[] = {"none", "linear", "yarn", "longrope", "factors"};
+    size_t n = kvs_format(out, cap, "base=%.17g,dims=%" PRIu32 ",scaling=%s", c->rope.base, c->rope.dims, names[c->rope.scaling]);
+    if (c->rope.scaling == MDL_ROPE_LINEAR || c->rope.scaling == MDL_ROPE_YARN || c->rope.scaling == MDL_ROPE_LONGROPE)
+        n += kvs_format(out + n, cap - n, ",factor=%.17g,attn=%.17g,original=%" PRIu32, c->rope.factor, c->rope.attn_factor,
+                        c->rope.original_context);
+    n += kvs_format(out + n, cap - n, ",context=%" PRIu32, context);
+    return n;
+}
