@@ -15,6 +15,11 @@
 #define MSG_TOKENS_MAX 262144  /* tokens of one sequence on the wire */
 #define MSG_WANTS_MAX 65536
 #define MSG_GROUPS_MAX 64
+#define MSG_ENTRIES_MAX 16384  /* token entries of one step */
+#define MSG_MEMBERS_MAX 1024   /* members in one list */
+#define MSG_PEERS_MAX 256
+#define MSG_METRICS_MAX 262144
+#define MSG_MODEL_HEADER_MAX (32u << 20)
 
 typedef enum msg_method {
     MSG_GENERATE = 1,   /* router -> decode worker, or client -> router */
@@ -204,7 +209,7 @@ struct msg_load {
     uint32_t group_count;
     struct msg_pages pages[MSG_GROUPS_MAX];
     uint32_t peer_count;
-    struct msg_peer_link peers[256];
+    struct msg_peer_link peers[MSG_PEERS_MAX];
     bool draining;
     const char *metrics;                  /* Prometheus text of the worker, at most 256 KiB */
     uint32_t metrics_bytes;
