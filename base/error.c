@@ -11,9 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static size_t format_va(char *out, size_t cap, const char *fmt, va_list args) KVS_PRINTF(3, 0);
-
-static size_t format_va(char *out, size_t cap, const char *fmt, va_list args)
+size_t kvs_vformat(char *out, size_t cap, const char *fmt, va_list args)
 {
     if (cap == 0) {
         return 0;
@@ -30,7 +28,7 @@ size_t kvs_format(char *out, size_t cap, const char *fmt, ...)
 {
     va_list args;
     va_start(args, fmt);
-    size_t n = format_va(out, cap, fmt, args);
+    size_t n = kvs_vformat(out, cap, fmt, args);
     va_end(args);
     return n;
 }
@@ -42,7 +40,7 @@ kvs_status kvs_vfail(struct kvs_error *err, kvs_status code, const char *fmt, va
         return code;
     }
     err->code = code;
-    size_t n = format_va(err->text, sizeof err->text, fmt, args);
+    size_t n = kvs_vformat(err->text, sizeof err->text, fmt, args);
     if (n == sizeof err->text - 1) {
         n = kvs_utf8_whole(err->text, n);
     }

@@ -22,5 +22,6 @@ _Noreturn void kvs_assert_failed(const char *cond, const char *file, int line);
 
 /* Bounded formatting for cores, which may not include stdio.h. Always NUL-terminates; returns the length written (< cap). */
 size_t kvs_format(char *out, size_t cap, const char *fmt, ...) KVS_PRINTF(3, 4);
+size_t kvs_vformat(char *out, size_t cap, const char *fmt, va_list args) KVS_PRINTF(3, 0);
 
 #endif

@@ -1,6 +1,7 @@
 /* config.h - one table per daemon {name, type, default, min, max, help, offset}: file, environment, flags and --help come from it.
  * Names are written "kv.block_tokens" in the file (key = value lines, # comments), KVASIR_KV_BLOCK_TOKENS in the environment
  * and --block-tokens (the row's flag) on the command line. Precedence: flag, environment, file (--config FILE), default.
+ * A flag of one letter is written -n. Environment names that no row has are left alone (other programs and Kubernetes set some).
  * Unknown keys, flags and bad values refuse to start with one line that names cause and remedy. Read-only after kvs_config_load.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_SYS_CONFIG_H
@@ -32,10 +33,13 @@ struct kvs_config_row {
 
 /* Fills config from defaults, file, environment and argv[1..]; argv[0] is ignored. Flags: --name value or --name=value.
  * rest_out (may be NULL): index of the first positional argument, for the CLI; positionals are an error when it is NULL.
- * --help: prints nothing, sets *help_out (may be NULL). */
+ * Flags may stand after positionals: argv is reordered so that positionals come last, in their order; after -- all are positional.
+ * min and max are not looked at when both are 0. --help, -h: prints nothing, sets *help_out (may be NULL: then it is unknown)
+ * and returns KVS_OK without looking at file, environment and values. */
 KVS_MUST_CHECK kvs_status kvs_config_load(const struct kvs_config_row *rows, size_t row_count, void *config, int argc,
                                           char **argv, int *rest_out, bool *help_out, struct kvs_error *err);
 KVS_MUST_CHECK kvs_status kvs_config_help(const struct kvs_config_row *rows, size_t row_count, const char *usage, struct kvs_buf *out);
+/* Whole number, then nothing, B, K, M, G or T (KB and KiB are the same: powers of 1024). KVS_SELF_CONFIG otherwise. */
 KVS_MUST_CHECK kvs_status kvs_parse_size(const char *text, uint64_t *bytes_out);
 
 #endif

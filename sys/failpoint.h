@@ -6,11 +6,13 @@
 #ifndef KVS_SYS_FAILPOINT_H
 #define KVS_SYS_FAILPOINT_H
 
-#include "base/status.h"
+#include "base/error.h"
 
 #ifdef KVASIR_FAILPOINTS
 bool kvs_failpoint_hit(const char *name); /* true: the caller takes its error path */
 uint64_t kvs_failpoint_fired(const char *name);
+/* Replaces the table, for unit tests; KVS_SELF_CONFIG and an empty table when the text is not understood. */
+KVS_MUST_CHECK kvs_status kvs_failpoint_set(const char *spec, struct kvs_error *err);
 #define KVS_FAILPOINT(name) kvs_failpoint_hit(name)
 #else
 #define KVS_FAILPOINT(name) false
