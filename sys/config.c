@@ -59,17 +59,19 @@ static const struct kvs_config_row *find_flag(const struct load *c, const char *
     return NULL;
 }
 
-static kvs_status unknown_flag(const struct load *c, const char *arg, size_t n)
+/* arg: as it was typed. */
+static kvs_status unknown_flag(const struct load *c, const char *arg)
 {
-    char name[64];
-    kvs_format(name, sizeof name, "%.*s", (int)n, arg);
+    char typed[64];
+    kvs_format(typed, sizeof typed, "%.*s", (int)strcspn(arg, "="), arg);
+    const char *name = typed + strspn(typed, "-");
     ptrdiff_t near = kvs_config_nearest(name, flag_at, c->rows, c->row_count);
     if (near >= 0) {
         const char *flag = c->rows[near].flag;
-        return kvs_fail(c->err, KVS_SELF_CONFIG, "unknown flag %s%s (did you mean %s%s?); --help lists all", dashes(name),
-                        name, dashes(flag), flag);
+        return kvs_fail(c->err, KVS_SELF_CONFIG, "unknown flag %s (did you mean %s%s?); --help lists all", typed,
+                        dashes(flag), flag);
     }
-    return kvs_fail(c->err, KVS_SELF_CONFIG, "unknown flag %s%s; --help lists all", dashes(name), name);
+    return kvs_fail(c->err, KVS_SELF_CONFIG, "unknown flag %s; --help lists all", typed);
 }
 
 static bool is_flag(const char *arg)
@@ -97,7 +99,7 @@ static kvs_status take_apart(const struct load *c, const char *arg, struct flag 
         out->row = out->negated ? out->row : NULL;
     }
     if (out->row == NULL) {
-        return unknown_flag(c, name, n);
+        return unknown_flag(c, arg);
     }
     if (out->row->type == KVS_CFG_BOOL && out->value != NULL) {
         return kvs_fail(c->err, KVS_SELF_CONFIG, "--%s takes no value; write --%s or --no-%s", out->row->flag,
@@ -150,7 +152,7 @@ static kvs_status find_flags(struct load *c, int argc, char **argv, bool positio
         kvs_status st = take_apart(c, argv[i], &f);
         if (st == KVS_OK && f.help) {
             if (help_out == NULL) {
-                return unknown_flag(c, "help", 4);
+                return unknown_flag(c, argv[i]);
             }
             *help_out = true;
             return KVS_OK;

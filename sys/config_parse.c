@@ -290,7 +290,8 @@ static size_t distance(const char *a, const char *b)
 ptrdiff_t kvs_config_nearest(const char *text, const char *(*name_at)(const void *names, size_t i), const void *names,
                              size_t count)
 {
-    size_t best = 1 + strlen(text) / 3;
+    size_t n = strlen(text);
+    size_t best = n / 3 + (n > 2 ? 1 : 0); /* a farther name is no typing error of this one */
     ptrdiff_t found = -1;
     for (size_t i = 0; i < count; i++) {
         const char *name = name_at(names, i);
