@@ -12,16 +12,18 @@
 struct kvc_tree;
 
 KVS_MUST_CHECK kvs_status kvc_tree_create(const struct kvc_layout *layout, struct kvc_pool *const *pools, uint32_t nodes_max, struct kvc_tree **out);
-void kvc_tree_destroy(struct kvc_tree *t);
+void kvc_tree_destroy(struct kvc_tree *t); /* leaves the pools alone: flush first when they live on */
 /* Longest match of a chain of block hashes, in blocks; pages_out[group][i] for i < result (row stride = pages_stride), each shared for the
  * caller (kvc_pool_share). now_us refreshes the blocks' age. */
 uint32_t kvc_tree_match(struct kvc_tree *t, const struct kvc_hash *chain, uint32_t blocks, uint32_t *pages_out, uint32_t pages_stride, uint64_t now_us);
-/* Tells the tree that block `index` of the chain is held by these pages (one per group, KVC_BLOCK_NONE allowed). Already known: no change. */
+/* Tells the tree that block `index` of the chain is held by these pages (one per group, KVC_BLOCK_NONE allowed). Already known: no change but its age.
+ * KVS_REQ_NOT_FOUND: block index - 1 is not in the tree; KVS_BUSY_FULL: no room and every leaf is held. */
 KVS_MUST_CHECK kvs_status kvc_tree_insert(struct kvc_tree *t, const struct kvc_hash *chain, uint32_t index, const uint32_t *page_of_group, uint64_t now_us);
 /* Evicts least recently used leaves that nobody holds until `want` pages of `group` came free or none is left. Returns how many. */
 uint32_t kvc_tree_evict(struct kvc_tree *t, uint32_t group, uint32_t want);
 uint32_t kvc_tree_expire(struct kvc_tree *t, uint64_t older_than_us); /* drops leaves last used before; returns blocks dropped */
 void kvc_tree_flush(struct kvc_tree *t);
+bool kvc_tree_has(const struct kvc_tree *t, const struct kvc_hash *block); /* known, in whatever groups */
 uint32_t kvc_tree_blocks(const struct kvc_tree *t);
 
 #endif

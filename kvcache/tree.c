@@ -1,0 +1,328 @@
+/* tree.c - the prefix tree over block hashes.
+ * Owner thread: the loop. A block's hash covers its parent's, so equal hashes mean equal prefixes: nodes are found
+ * through one hash table, and a node needs only its parent and the number of its children to be a tree.
+ *
+ *   oldest ... [b2'] [b1'] [b2] [b1] [b0] newest        one list of all nodes, by age
+ *
+ * Invariant: a parent stands nearer to the newest end than its children (touching goes from the deepest block up). So
+ * walking from the oldest end meets every leaf before its ancestors, and eviction needs no second list. A node with a
+ * held page stays: its holder's release would otherwise free a page that the tree still offers. The tree never
+ * allocates after creation: nodes_max bounds nodes, and a full tree gives up its oldest leaf that nobody holds.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "kvcache/tree.h"
+
+#include "base/checked.h"
+#include <stdlib.h>
+#include <string.h>
+
+#define NIL UINT32_MAX
+
+struct kvc_node {
+    struct kvc_hash hash;
+    uint64_t used_us;
+    uint32_t parent, children;
+    uint32_t newer, older; /* list by age */
+    uint32_t next;         /* chain of a bucket, or of the free nodes */
+};
+
+/* Owner thread: the loop. */
+struct kvc_tree {
+    struct kvc_layout layout;
+    struct kvc_pool *pools[KVC_GROUPS_MAX];
+    struct kvc_node *node; /* [nodes_max], owned */
+    uint32_t *page;        /* [nodes_max][group_count], owned */
+    uint32_t *bucket;      /* [bucket_mask + 1], owned */
+    uint32_t bucket_mask, nodes_max, blocks;
+    uint32_t unused, newest, oldest;
+};
+
+kvs_status kvc_tree_create(const struct kvc_layout *layout, struct kvc_pool *const *pools, uint32_t nodes_max,
+                           struct kvc_tree **out)
+{
+    KVS_ASSERT(layout != NULL && layout->group_count > 0 && layout->group_count <= KVC_GROUPS_MAX);
+    KVS_ASSERT(nodes_max > 0 && nodes_max <= 1u << 30);
+    struct kvc_tree *t = calloc(1, sizeof *t);
+    if (t == NULL)
+        return KVS_SELF_NOMEM;
+    t->layout = *layout;
+    memcpy(t->pools, pools, layout->group_count * sizeof *pools);
+    uint32_t buckets = 16;
+    while (buckets < nodes_max)
+        buckets *= 2;
+    t->node = calloc(nodes_max, sizeof *t->node);
+    t->page = calloc(nodes_max, layout->group_count * sizeof *t->page);
+    t->bucket = malloc(buckets * sizeof *t->bucket);
+    if (t->node == NULL || t->page == NULL || t->bucket == NULL) {
+        kvc_tree_destroy(t);
+        return KVS_SELF_NOMEM;
+    }
+    memset(t->bucket, 0xff, buckets * sizeof *t->bucket); /* NIL */
+    t->bucket_mask = buckets - 1;
+    t->nodes_max = nodes_max;
+    t->newest = t->oldest = t->unused = NIL;
+    for (uint32_t i = nodes_max; i-- > 0;) {
+        t->node[i].next = t->unused;
+        t->unused = i;
+    }
+    *out = t;
+    return KVS_OK;
+}
+
+void kvc_tree_destroy(struct kvc_tree *t)
+{
+    if (t == NULL)
+        return;
+    free(t->node);
+    free(t->page);
+    free(t->bucket);
+    free(t);
+}
+
+static uint32_t *node_pages(const struct kvc_tree *t, uint32_t n)
+{
+    return t->page + (size_t)n * t->layout.group_count;
+}
+
+static uint32_t *bucket_of(const struct kvc_tree *t, const struct kvc_hash *h)
+{
+    return &t->bucket[kvs_load_u32(h->bytes) & t->bucket_mask]; /* SHA-256: any bits are good bits */
+}
+
+static uint32_t find(const struct kvc_tree *t, const struct kvc_hash *h)
+{
+    uint32_t n = *bucket_of(t, h);
+    while (n != NIL && !kvc_hash_equal(&t->node[n].hash, h))
+        n = t->node[n].next;
+    return n;
+}
+
+static void list_remove(struct kvc_tree *t, uint32_t n)
+{
+    struct kvc_node *e = &t->node[n];
+    *(e->newer == NIL ? &t->newest : &t->node[e->newer].older) = e->older;
+    *(e->older == NIL ? &t->oldest : &t->node[e->older].newer) = e->newer;
+}
+
+/* Puts n just older than `newer`, or at the newest end when that is NIL. */
+static void list_insert(struct kvc_tree *t, uint32_t n, uint32_t newer)
+{
+    struct kvc_node *e = &t->node[n];
+    e->newer = newer;
+    e->older = newer == NIL ? t->newest : t->node[newer].older;
+    *(e->newer == NIL ? &t->newest : &t->node[e->newer].older) = n;
+    *(e->older == NIL ? &t->oldest : &t->node[e->older].newer) = n;
+}
+
+/* The path from n up becomes newest, n being the oldest of it. A path already touched at this time keeps its place. */
+static void touch(struct kvc_tree *t, uint32_t n, uint64_t now_us)
+{
+    for (; n != NIL; n = t->node[n].parent) {
+        if (t->node[n].used_us < now_us)
+            t->node[n].used_us = now_us;
+        list_remove(t, n);
+        list_insert(t, n, NIL);
+    }
+}
+
+static bool node_held(const struct kvc_tree *t, uint32_t n)
+{
+    for (uint32_t g = 0; g < t->layout.group_count; g++) {
+        uint32_t page = node_pages(t, n)[g];
+        if (page != KVC_BLOCK_NONE && kvc_pool_holders(t->pools[g], page) > 0)
+            return true;
+    }
+    return false;
+}
+
+/* Forgets a leaf. Its pages become free, or stay with their holders unmarked. */
+static void drop(struct kvc_tree *t, uint32_t n)
+{
+    struct kvc_node *e = &t->node[n];
+    KVS_ASSERT(e->children == 0);
+    for (uint32_t g = 0; g < t->layout.group_count; g++)
+        if (node_pages(t, n)[g] != KVC_BLOCK_NONE)
+            kvc_pool_unmark_cached(t->pools[g], node_pages(t, n)[g]);
+    uint32_t *link = bucket_of(t, &e->hash);
+    while (*link != n) {
+        KVS_ASSERT(*link != NIL);
+        link = &t->node[*link].next;
+    }
+    *link = e->next;
+    list_remove(t, n);
+    if (e->parent != NIL) {
+        KVS_ASSERT(t->node[e->parent].children > 0);
+        t->node[e->parent].children--;
+    }
+    e->next = t->unused;
+    t->unused = n;
+    t->blocks--;
+}
+
+/* Blocks of a window group that must be there for a prefix of n blocks: those of its last W tokens. */
+static uint32_t window_blocks(const struct kvc_tree *t, const struct kvc_group *g, uint32_t n)
+{
+    uint64_t tokens = (uint64_t)n * t->layout.block_tokens;
+    uint64_t first = tokens > g->window ? tokens - g->window : 0;
+    return n - (uint32_t)(first / t->layout.block_tokens);
+}
+
+/* run: consecutive blocks with a page in this group that end at block n - 1. */
+static bool group_satisfied(const struct kvc_tree *t, const struct kvc_group *g, uint32_t n, uint32_t run)
+{
+    switch (g->kind) {
+    case KVC_FULL:
+    case KVC_LATENT: return run == n;
+    case KVC_WINDOW: return run >= window_blocks(t, g, n);
+    case KVC_STATE: return run > 0;
+    }
+    return false;
+}
+
+/* First block whose page the caller gets, for a match of n blocks. */
+static uint32_t first_needed(const struct kvc_tree *t, const struct kvc_group *g, uint32_t n)
+{
+    switch (g->kind) {
+    case KVC_FULL:
+    case KVC_LATENT: return 0;
+    case KVC_WINDOW: return n - window_blocks(t, g, n);
+    case KVC_STATE: return n - 1;
+    }
+    return 0;
+}
+
+static uint32_t longest_match(const struct kvc_tree *t, const struct kvc_hash *chain, uint32_t blocks)
+{
+    uint32_t run[KVC_GROUPS_MAX] = {0};
+    uint32_t best = 0, parent = NIL;
+    for (uint32_t i = 0; i < blocks; i++) {
+        uint32_t n = find(t, &chain[i]);
+        if (n == NIL)
+            break;
+        KVS_ASSERT(t->node[n].parent == parent); /* equal hash: equal prefix */
+        parent = n;
+        bool all = true;
+        for (uint32_t g = 0; g < t->layout.group_count; g++) {
+            run[g] = node_pages(t, n)[g] == KVC_BLOCK_NONE ? 0 : run[g] + 1;
+            all = all && group_satisfied(t, &t->layout.group[g], i + 1, run[g]);
+        }
+        if (all)
+            best = i + 1;
+    }
+    return best;
+}
+
+uint32_t kvc_tree_match(struct kvc_tree *t, const struct kvc_hash *chain, uint32_t blocks, uint32_t *pages_out,
+                        uint32_t pages_stride, uint64_t now_us)
+{
+    KVS_ASSERT(t != NULL && (chain != NULL || blocks == 0));
+    uint32_t count = longest_match(t, chain, blocks);
+    KVS_ASSERT(count <= pages_stride || count == 0);
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t *page = node_pages(t, find(t, &chain[i]));
+        for (uint32_t g = 0; g < t->layout.group_count; g++) {
+            bool needed = i >= first_needed(t, &t->layout.group[g], count);
+            pages_out[(size_t)g * pages_stride + i] = needed ? page[g] : KVC_BLOCK_NONE;
+            if (needed && page[g] != KVC_BLOCK_NONE)
+                kvc_pool_share(t->pools[g], page[g]);
+        }
+    }
+    if (count > 0)
+        touch(t, find(t, &chain[count - 1]), now_us);
+    return count;
+}
+
+/* The oldest leaf at or after `from` that nobody holds; NIL: none. */
+static uint32_t next_victim(const struct kvc_tree *t, uint32_t from)
+{
+    while (from != NIL && (t->node[from].children > 0 || node_held(t, from)))
+        from = t->node[from].newer;
+    return from;
+}
+
+kvs_status kvc_tree_insert(struct kvc_tree *t, const struct kvc_hash *chain, uint32_t index,
+                           const uint32_t *page_of_group, uint64_t now_us)
+{
+    KVS_ASSERT(t != NULL && chain != NULL && page_of_group != NULL);
+    uint32_t known = find(t, &chain[index]);
+    if (known != NIL) {
+        touch(t, known, now_us);
+        return KVS_OK;
+    }
+    uint32_t parent = index == 0 ? NIL : find(t, &chain[index - 1]);
+    if (index > 0 && parent == NIL)
+        return KVS_REQ_NOT_FOUND;
+    if (parent != NIL)
+        t->node[parent].children++; /* before making room: the parent must not be the victim */
+    if (t->unused == NIL) {
+        uint32_t victim = next_victim(t, t->oldest);
+        if (victim == NIL) {
+            if (parent != NIL)
+                t->node[parent].children--;
+            return KVS_BUSY_FULL;
+        }
+        drop(t, victim);
+    }
+    uint32_t n = t->unused;
+    struct kvc_node *e = &t->node[n];
+    t->unused = e->next;
+    uint32_t *bucket = bucket_of(t, &chain[index]);
+    *e = (struct kvc_node){.hash = chain[index], .used_us = now_us, .parent = parent, .next = *bucket};
+    *bucket = n;
+    for (uint32_t g = 0; g < t->layout.group_count; g++) {
+        node_pages(t, n)[g] = page_of_group[g];
+        if (page_of_group[g] != KVC_BLOCK_NONE)
+            kvc_pool_mark_cached(t->pools[g], page_of_group[g]);
+    }
+    t->blocks++;
+    /* A chain inserted at one time costs one step a block; an older path is lifted as a whole. */
+    bool fresh = parent != NIL && t->node[parent].used_us >= now_us;
+    list_insert(t, n, fresh ? parent : NIL);
+    if (!fresh)
+        touch(t, n, now_us);
+    return KVS_OK;
+}
+
+uint32_t kvc_tree_evict(struct kvc_tree *t, uint32_t group, uint32_t want)
+{
+    KVS_ASSERT(t != NULL && group < t->layout.group_count);
+    uint32_t freed = 0;
+    for (uint32_t n = next_victim(t, t->oldest); n != NIL && freed < want;) {
+        uint32_t newer = t->node[n].newer;
+        freed += node_pages(t, n)[group] != KVC_BLOCK_NONE;
+        drop(t, n);
+        n = next_victim(t, newer);
+    }
+    return freed;
+}
+
+uint32_t kvc_tree_expire(struct kvc_tree *t, uint64_t older_than_us)
+{
+    KVS_ASSERT(t != NULL);
+    uint32_t dropped = 0;
+    for (uint32_t n = next_victim(t, t->oldest); n != NIL && t->node[n].used_us < older_than_us; dropped++) {
+        uint32_t newer = t->node[n].newer;
+        drop(t, n);
+        n = next_victim(t, newer);
+    }
+    return dropped;
+}
+
+void kvc_tree_flush(struct kvc_tree *t)
+{
+    KVS_ASSERT(t != NULL);
+    while (t->oldest != NIL)
+        drop(t, t->oldest); /* children stand before their parents: the oldest is always a leaf */
+    KVS_ASSERT(t->blocks == 0);
+}
+
+bool kvc_tree_has(const struct kvc_tree *t, const struct kvc_hash *block)
+{
+    KVS_ASSERT(t != NULL && block != NULL);
+    return find(t, block) != NIL;
+}
+
+uint32_t kvc_tree_blocks(const struct kvc_tree *t)
+{
+    KVS_ASSERT(t != NULL);
+    return t->blocks;
+}

@@ -1,0 +1,384 @@
+/* tree_test.c - the prefix tree against a naive model: a flat list of (whole prefix as ids, pages, age), searched by
+ * comparing ids and pruned by sorting. Groups of all four kinds take part. KVASIR_TEST_SEED repeats a run.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/rng.h"
+#include "kvcache/tree.h"
+#include "tests/unit/kvcache/failing_alloc.h"
+
+enum { GROUPS = 4, DEPTH = 6, NODES = 24, PAGES = 40, WINDOW = 5, BLOCK = 4 };
+
+struct entry { /* one cached block; ids[] stands for the tokens of the prefix, one number a block */
+    uint8_t ids[DEPTH];
+    uint32_t depth; /* blocks of the prefix, itself included */
+    uint32_t page[GROUPS];
+    uint64_t used_us;
+    bool live;
+};
+
+struct world {
+    struct kvc_layout layout;
+    struct kvc_pool *pools[GROUPS];
+    struct kvc_tree *tree;
+    struct entry entry[NODES];
+    uint32_t held[GROUPS][PAGES]; /* holders by the model */
+    uint64_t now_us;
+    struct kvs_rng rng;
+};
+
+static void chain_of(const uint8_t *ids, uint32_t n, struct kvc_hash *chain)
+{
+    struct kvc_hash h = {{1}};
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t id = ids[i];
+        assert_int_equal(kvc_hash_block(&h, &id, 1, NULL, 0, &h), KVS_OK);
+        chain[i] = h;
+    }
+}
+
+static struct entry *model_find(struct world *w, const uint8_t *ids, uint32_t depth)
+{
+    for (int i = 0; i < NODES; i++)
+        if (w->entry[i].live && w->entry[i].depth == depth && memcmp(w->entry[i].ids, ids, depth) == 0)
+            return &w->entry[i];
+    return NULL;
+}
+
+static bool model_held(struct world *w, const struct entry *e)
+{
+    for (int g = 0; g < GROUPS; g++)
+        if (e->page[g] != KVC_BLOCK_NONE && w->held[g][e->page[g]] > 0)
+            return true;
+    return false;
+}
+
+static bool model_leaf(struct world *w, const struct entry *e)
+{
+    for (int i = 0; i < NODES; i++)
+        if (w->entry[i].live && w->entry[i].depth == e->depth + 1 && memcmp(w->entry[i].ids, e->ids, e->depth) == 0)
+            return false;
+    return true;
+}
+
+/* The age at which an entry may go: no victim may be newer than another free leaf. Several may share the oldest age. */
+static uint64_t model_oldest(struct world *w, const struct entry *except)
+{
+    uint64_t oldest = UINT64_MAX;
+    for (int i = 0; i < NODES; i++) {
+        struct entry *e = &w->entry[i];
+        if (e->live && e != except && e->used_us < oldest && model_leaf(w, e) && !model_held(w, e))
+            oldest = e->used_us;
+    }
+    return oldest;
+}
+
+static bool model_ok(struct world *w, const uint8_t *ids, uint32_t n)
+{
+    for (uint32_t i = 1; i <= n; i++) {
+        const struct entry *e = model_find(w, ids, i);
+        if (e == NULL)
+            return false;
+        bool in_window = (uint64_t)i * BLOCK >
+                         (uint64_t)n * BLOCK - (n * BLOCK > WINDOW ? WINDOW : n * BLOCK); /* its last token counts */
+        if (e->page[0] == KVC_BLOCK_NONE || e->page[2] == KVC_BLOCK_NONE ||
+            (in_window && e->page[1] == KVC_BLOCK_NONE) || (i == n && e->page[3] == KVC_BLOCK_NONE))
+            return false;
+    }
+    return true;
+}
+
+static void model_touch(struct world *w, const uint8_t *ids, uint32_t n)
+{
+    for (uint32_t i = 1; i <= n; i++)
+        model_find(w, ids, i)->used_us = w->now_us;
+}
+
+static void random_ids(struct world *w, uint8_t *ids)
+{
+    for (int i = 0; i < DEPTH; i++)
+        ids[i] = (uint8_t)kvs_rng_below(&w->rng, i == 0 ? 3 : 2);
+}
+
+/* Which entries did the tree give up? Ask for each one, children before parents; check() then compares the pools. */
+static void sync_dropped(struct world *w, uint64_t bound_us, uint32_t *dropped_out)
+{
+    *dropped_out = 0;
+    for (uint32_t d = DEPTH; d >= 1; d--)
+        for (int i = 0; i < NODES; i++) {
+            struct entry *e = &w->entry[i];
+            if (!e->live || e->depth != d)
+                continue;
+            struct kvc_hash chain[DEPTH];
+            chain_of(e->ids, d, chain);
+            if (!kvc_tree_has(w->tree, &chain[d - 1])) {
+                assert_true(model_leaf(w, e) && !model_held(w, e));
+                assert_true(e->used_us <= bound_us);
+                e->live = false;
+                (*dropped_out)++;
+            }
+        }
+}
+
+static void check(struct world *w)
+{
+    uint32_t live = 0;
+    for (int i = 0; i < NODES; i++)
+        live += w->entry[i].live;
+    assert_int_equal(kvc_tree_blocks(w->tree), live);
+    for (int g = 0; g < GROUPS; g++) {
+        uint32_t held = 0, cached = 0;
+        for (int p = 0; p < PAGES; p++)
+            held += w->held[g][p] > 0;
+        for (int i = 0; i < NODES; i++)
+            if (w->entry[i].live && w->entry[i].page[g] != KVC_BLOCK_NONE)
+                cached += w->held[g][w->entry[i].page[g]] == 0;
+        struct kvc_pool_counts c = kvc_pool_counts(w->pools[g]);
+        assert_int_equal(c.held, held);
+        assert_int_equal(c.cached, cached);
+        assert_int_equal(c.free, PAGES - held - cached);
+    }
+}
+
+static void do_insert(struct world *w)
+{
+    uint8_t ids[DEPTH];
+    struct kvc_hash chain[DEPTH];
+    random_ids(w, ids);
+    uint32_t depth = 1 + (uint32_t)kvs_rng_below(&w->rng, DEPTH);
+    chain_of(ids, DEPTH, chain);
+    uint32_t page[GROUPS], own[GROUPS];
+    for (int g = 0; g < GROUPS; g++)
+        if (kvc_pool_acquire(w->pools[g], 1, &own[g]) != KVS_OK)
+            own[g] = KVC_BLOCK_NONE;
+    for (int g = 0; g < GROUPS; g++) {
+        bool hole = (g == 1 || g == 3) && kvs_rng_below(&w->rng, 3) == 0;
+        page[g] = hole ? KVC_BLOCK_NONE : own[g];
+        if (own[g] != KVC_BLOCK_NONE)
+            w->held[g][own[g]] = 1;
+    }
+    struct entry *known = model_find(w, ids, depth), *parent = depth > 1 ? model_find(w, ids, depth - 1) : NULL;
+    uint32_t live = kvc_tree_blocks(w->tree);
+    uint64_t oldest = model_oldest(w, parent);
+    kvs_status s = kvc_tree_insert(w->tree, chain, depth - 1, page, w->now_us);
+    if (known != NULL) {
+        assert_int_equal(s, KVS_OK);
+        model_touch(w, ids, depth);
+    } else if (depth > 1 && parent == NULL) {
+        assert_int_equal(s, KVS_REQ_NOT_FOUND);
+    } else if (live == NODES && oldest == UINT64_MAX) {
+        assert_int_equal(s, KVS_BUSY_FULL);
+    } else {
+        assert_int_equal(s, KVS_OK);
+        uint32_t dropped;
+        sync_dropped(w, oldest, &dropped);
+        assert_int_equal(dropped, live == NODES ? 1 : 0);
+        struct entry *e = w->entry;
+        while (e->live)
+            e++;
+        memcpy(e->ids, ids, DEPTH);
+        memcpy(e->page, page, sizeof page);
+        e->depth = depth;
+        e->live = true;
+        model_touch(w, ids, depth);
+    }
+    for (int g = 0; g < GROUPS; g++)
+        if (own[g] != KVC_BLOCK_NONE &&
+            kvs_rng_below(&w->rng, 12) != 0) { /* some stay held for good, until do_release */
+            kvc_pool_release(w->pools[g], own[g]);
+            w->held[g][own[g]]--;
+        }
+}
+
+static void do_match(struct world *w)
+{
+    uint8_t ids[DEPTH];
+    struct kvc_hash chain[DEPTH];
+    uint32_t out[GROUPS][DEPTH + 1], want = 0;
+    random_ids(w, ids);
+    chain_of(ids, DEPTH, chain);
+    memset(out, 0xee, sizeof out);
+    for (uint32_t n = 1; n <= DEPTH; n++)
+        want = model_ok(w, ids, n) ? n : want;
+    uint32_t n = kvc_tree_match(w->tree, chain, DEPTH, out[0], DEPTH + 1, w->now_us);
+    assert_int_equal(n, want);
+    if (n > 0)
+        model_touch(w, ids, n);
+    for (uint32_t i = 0; i < n; i++)
+        for (int g = 0; g < GROUPS; g++) {
+            uint32_t page = model_find(w, ids, i + 1)->page[g];
+            bool in_window = (i + 1) * BLOCK > n * BLOCK - (n * BLOCK > WINDOW ? WINDOW : n * BLOCK);
+            if ((g == 1 && !in_window) || (g == 3 && i + 1 != n))
+                page = KVC_BLOCK_NONE;
+            assert_int_equal(out[g][i], page);
+            if (page != KVC_BLOCK_NONE) {
+                assert_int_equal(kvc_pool_holders(w->pools[g], page), w->held[g][page] + 1);
+                w->held[g][page]++;
+            }
+        }
+}
+
+static void do_release(struct world *w)
+{
+    for (int g = 0; g < GROUPS; g++)
+        for (uint32_t p = 0; p < PAGES; p++)
+            while (w->held[g][p] > 0 && kvs_rng_below(&w->rng, 3) != 0) {
+                kvc_pool_release(w->pools[g], p);
+                w->held[g][p]--;
+            }
+}
+
+static void do_evict(struct world *w)
+{
+    uint32_t g = (uint32_t)kvs_rng_below(&w->rng, GROUPS), want = (uint32_t)kvs_rng_below(&w->rng, 4), dropped;
+    struct kvc_pool_counts before = kvc_pool_counts(w->pools[g]);
+    uint32_t freed = kvc_tree_evict(w->tree, g, want);
+    assert_int_equal(kvc_pool_counts(w->pools[g]).free, before.free + freed);
+    assert_true(freed <= want);
+    sync_dropped(w, w->now_us, &dropped);
+    assert_true(dropped >= freed);
+    if (freed < want)
+        for (int i = 0; i < NODES; i++) /* stopped early: nothing was left to evict */
+            assert_false(w->entry[i].live && model_leaf(w, &w->entry[i]) && !model_held(w, &w->entry[i]));
+}
+
+static void do_expire(struct world *w)
+{
+    uint64_t bound = w->now_us - kvs_rng_below(&w->rng, 60);
+    uint32_t dropped;
+    uint32_t n = kvc_tree_expire(w->tree, bound);
+    sync_dropped(w, bound - 1, &dropped);
+    assert_int_equal(dropped, n);
+    for (int i = 0; i < NODES; i++) {
+        struct entry *e = &w->entry[i];
+        assert_false(e->live && e->used_us < bound && model_leaf(w, e) && !model_held(w, e));
+    }
+}
+
+static void open_world(struct world *w, uint64_t seed)
+{
+    memset(w, 0, sizeof *w);
+    w->rng.state = seed;
+    w->now_us = 1000;
+    w->layout = (struct kvc_layout){.block_tokens = BLOCK, .group_count = GROUPS};
+    const kvc_kind kind[GROUPS] = {KVC_FULL, KVC_WINDOW, KVC_LATENT, KVC_STATE};
+    for (int g = 0; g < GROUPS; g++) {
+        w->layout.group[g].kind = kind[g];
+        w->layout.group[g].window = kind[g] == KVC_WINDOW ? WINDOW : 0;
+        assert_int_equal(kvc_pool_create(PAGES, &w->pools[g]), KVS_OK);
+    }
+    assert_int_equal(kvc_tree_create(&w->layout, w->pools, NODES, &w->tree), KVS_OK);
+}
+
+static void close_world(struct world *w)
+{
+    kvc_tree_destroy(w->tree);
+    for (int g = 0; g < GROUPS; g++)
+        kvc_pool_destroy(w->pools[g]);
+}
+
+static void test_random_operations_equal_the_model(void **state)
+{
+    (void)state;
+    const char *text = getenv("KVASIR_TEST_SEED");
+    uint64_t seed = text != NULL ? strtoull(text, NULL, 10) : (uint64_t)time(NULL);
+    print_message("KVASIR_TEST_SEED=%llu\n", (unsigned long long)seed);
+    struct world w;
+    open_world(&w, seed);
+    uint32_t matched = 0;
+    for (int i = 0; i < 20000; i++) {
+        w.now_us += kvs_rng_below(&w.rng, 4); /* sometimes the same time twice */
+        switch (kvs_rng_below(&w.rng, 12)) {
+        case 0: do_evict(&w); break;
+        case 1: do_expire(&w); break;
+        case 2:
+        case 3: do_release(&w); break;
+        case 4:
+        case 5: do_match(&w), matched++; break;
+        default: do_insert(&w); break;
+        }
+        check(&w);
+    }
+    assert_true(matched > 1000);
+    kvc_tree_flush(w.tree);
+    memset(w.entry, 0, sizeof w.entry);
+    check(&w);
+    close_world(&w);
+}
+
+static void test_oldest_leaf_goes_first(void **state)
+{
+    (void)state;
+    struct world w;
+    open_world(&w, 1);
+    const uint8_t a[] = {0, 0, 0, 0, 0, 0}, b[] = {1, 1, 1, 1, 1, 1};
+    struct kvc_hash ca[DEPTH], cb[DEPTH];
+    chain_of(a, DEPTH, ca);
+    chain_of(b, DEPTH, cb);
+    uint32_t pa[3][GROUPS], pb[3][GROUPS], out[GROUPS * DEPTH];
+    for (uint32_t i = 0; i < 3; i++)
+        for (int g = 0; g < GROUPS; g++) {
+            assert_int_equal(kvc_pool_acquire(w.pools[g], 1, &pa[i][g]), KVS_OK);
+            assert_int_equal(kvc_pool_acquire(w.pools[g], 1, &pb[i][g]), KVS_OK);
+        }
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(kvc_tree_insert(w.tree, ca, i, pa[i], 10), KVS_OK);
+    for (uint32_t i = 0; i < 3; i++)
+        assert_int_equal(kvc_tree_insert(w.tree, cb, i, pb[i], 20), KVS_OK);
+    assert_int_equal(kvc_tree_evict(w.tree, 0, 6), 0); /* all held */
+    for (uint32_t i = 0; i < 3; i++)
+        for (int g = 0; g < GROUPS; g++) {
+            kvc_pool_release(w.pools[g], pa[i][g]);
+            kvc_pool_release(w.pools[g], pb[i][g]);
+        }
+    assert_int_equal(kvc_tree_match(w.tree, ca, 2, out, DEPTH, 30),
+                     2); /* a's first two blocks are now newest, and held */
+    assert_int_equal(kvc_tree_evict(w.tree, 0, 2), 2);
+    assert_false(kvc_tree_has(w.tree, &ca[2])); /* age 10 */
+    assert_false(kvc_tree_has(w.tree, &cb[2])); /* age 20, the leaf before its parents */
+    assert_true(kvc_tree_has(w.tree, &cb[1]));
+    assert_int_equal(kvc_tree_evict(w.tree, 0, 9), 2);
+    assert_true(kvc_tree_has(w.tree, &ca[1]));
+    assert_false(kvc_tree_has(w.tree, &cb[0]));
+    close_world(&w);
+}
+
+static void test_create_survives_failing_allocations(void **state)
+{
+    (void)state;
+    struct world w;
+    open_world(&w, 1);
+    int n = 0;
+    for (;; n++) {
+        struct kvc_tree *t = NULL;
+        failing_alloc_arm(n);
+        kvs_status s = kvc_tree_create(&w.layout, w.pools, NODES, &t);
+        failing_alloc_disarm();
+        if (s == KVS_OK) {
+            kvc_tree_destroy(t);
+            break;
+        }
+        assert_int_equal(s, KVS_SELF_NOMEM);
+        assert_null(t);
+    }
+    assert_int_equal(n, 4);
+    kvc_tree_destroy(NULL);
+    close_world(&w);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_operations_equal_the_model),
+        cmocka_unit_test(test_oldest_leaf_goes_first),
+        cmocka_unit_test(test_create_survives_failing_allocations),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
