@@ -1,0 +1,10 @@
+/* memory.h - large zero-filled allocations of the engine: 64-byte aligned, on huge pages where that pays.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVS_ENGINE_MEMORY_H
+#define KVS_ENGINE_MEMORY_H
+
+#include <stddef.h>
+
+void *eng_alloc(size_t bytes); /* NULL: no memory. free() it. */
+
+#endif

@@ -1,0 +1,327 @@
+/* model.c - from GGUF tensors to packed weights: op table, memory, rotation tables, fingerprint.
+ *
+ * Tensors are taken in file order, one pass: each is hashed and repacked while its bytes are in the cache, so that the
+ * file is read once and its mapping can be dropped afterwards. What a file holds beyond what its architecture knows is
+ * an error by name, never ignored: a model computed without one of its tensors would talk plausible nonsense.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "engine/model.h"
+#include "engine/arch/arch.h"
+#include "engine/memory.h"
+#include "engine/rope.h"
+#include <stdlib.h>
+#include <string.h>
+
+#define CONTEXT_MAX (1u << 20)
+
+static const struct eng_arch *const archs[] = {&eng_arch_llama};
+
+static kvs_status choose_ops(const char *isa, const struct eng_ops **out, struct kvs_error *err)
+{
+    if (isa == NULL || isa[0] == '\0') {
+        isa = getenv("KVASIR_ISA");
+    }
+    const struct eng_ops *best = eng_ops_best();
+    if (isa != NULL && strcmp(isa, eng_ops_ref.name) == 0) {
+        *out = &eng_ops_ref;
+        return KVS_OK;
+    }
+    bool automatic = isa == NULL || isa[0] == '\0';
+    if (automatic && best == NULL) {
+        return kvs_fail(
+            err, KVS_SELF_UNSUPPORTED,
+            "this CPU lacks AVX2, FMA or F16C; Kvasir needs an x86-64-v3 machine (or KVASIR_ISA=ref, slow)");
+    }
+    if (automatic || (best != NULL && strcmp(isa, best->name) == 0)) {
+        *out = best;
+        return KVS_OK;
+    }
+    return kvs_fail(err, KVS_SELF_UNSUPPORTED,
+                    "instruction set \"%.32s\" is not in this build or not on this CPU; use ref%s%s", isa,
+                    best != NULL ? " or " : "", best != NULL ? best->name : "");
+}
+
+static kvs_status check_card(const struct mdl_card *c, uint32_t context, struct kvs_error *err)
+{
+    if (c->layers == 0 || c->layers > 512 || c->width == 0 || c->ff == 0 || c->vocab == 0) {
+        return kvs_fail(err, KVS_SELF_MODEL, "model has no layers, width, feed-forward length or vocabulary");
+    }
+    if (c->kv_heads == 0 || c->heads == 0 || c->heads % c->kv_heads != 0) {
+        return kvs_fail(err, KVS_SELF_MODEL, "%u attention heads cannot share %u KV heads", c->heads, c->kv_heads);
+    }
+    if (c->key_dim == 0 || c->value_dim == 0 || c->key_dim > ENG_HEAD_DIM_MAX || c->value_dim > ENG_HEAD_DIM_MAX) {
+        return kvs_fail(err, KVS_SELF_UNSUPPORTED, "head dimensions %u and %u are outside 1..%u", c->key_dim,
+                        c->value_dim, ENG_HEAD_DIM_MAX);
+    }
+    if (c->rope.dims % 2 != 0 || c->rope.dims > c->key_dim || !(c->rope.base > 1.0) || !(c->rope.base < 1e15)) {
+        return kvs_fail(err, KVS_SELF_MODEL, "rope of %u dims with base %g does not fit heads of %u", c->rope.dims,
+                        c->rope.base, c->key_dim);
+    }
+    if (context == 0 || context > CONTEXT_MAX) {
+        return kvs_fail(err, KVS_SELF_CONFIG, "a context of %u tokens is outside 1..%u", context, CONTEXT_MAX);
+    }
+    return KVS_OK;
+}
+
+static kvs_status rope_config(const struct mdl_gguf *g, const struct eng_model *m, struct eng_rope_config *r,
+                              struct kvs_error *err)
+{
+    const struct mdl_card *c = &m->card;
+    *r = (struct eng_rope_config){.dims = c->rope.dims,
+                                  .base = c->rope.base,
+                                  .factor = c->rope.factor,
+                                  .attn_factor = c->rope.attn_factor,
+                                  .beta_fast = 32.0,
+                                  .beta_slow = 1.0,
+                                  .original_context = c->rope.original_context,
+                                  .scaling = c->rope.scaling,
+                                  .freq_factors = m->rope_freqs};
+    if (r->scaling == MDL_ROPE_LONGROPE) {
+        return kvs_fail(err, KVS_SELF_UNSUPPORTED, "rope scaling longrope is not there for architecture %s", c->arch);
+    }
+    if (r->scaling == MDL_ROPE_FACTORS && m->rope_freqs == NULL) {
+        return kvs_fail(err, KVS_SELF_MODEL, "tensor rope_freqs.weight is missing");
+    }
+    for (uint32_t i = 0; m->rope_freqs != NULL && i < r->dims / 2; i++) {
+        if (!(m->rope_freqs[i] > 0.0f && m->rope_freqs[i] < 1e9f)) {
+            return kvs_fail(err, KVS_SELF_MODEL, "tensor rope_freqs.weight has a factor that is not above 0");
+        }
+    }
+    if (r->scaling != MDL_ROPE_LINEAR && r->scaling != MDL_ROPE_YARN) {
+        return KVS_OK;
+    }
+    if (!(r->factor >= 1e-3 && r->factor <= 1e6)) {
+        return kvs_fail(err, KVS_SELF_MODEL, "rope scaling factor %g is out of range", r->factor);
+    }
+    char key[96];
+    double v;
+    (void)kvs_format(key, sizeof key, "%s.rope.scaling.yarn_beta_fast", c->arch);
+    r->beta_fast = mdl_gguf_f64(g, key, &v) && v > 0 ? v : r->beta_fast;
+    (void)kvs_format(key, sizeof key, "%s.rope.scaling.yarn_beta_slow", c->arch);
+    r->beta_slow = mdl_gguf_f64(g, key, &v) && v > 0 ? v : r->beta_slow;
+    r->attn_factor = r->attn_factor > 0 ? r->attn_factor : 1.0;
+    r->original_context = r->original_context != 0 ? r->original_context : c->context_length;
+    return KVS_OK;
+}
+
+static kvs_status build_rope(const struct mdl_gguf *g, struct eng_model *m, struct kvs_error *err)
+{
+    struct eng_rope_config r;
+    kvs_status s = rope_config(g, m, &r, err);
+    if (s != KVS_OK) {
+        return s;
+    }
+    size_t n = (size_t)m->context * (r.dims / 2) * sizeof(float);
+    m->cosines = eng_alloc(n);
+    m->sines = eng_alloc(n);
+    if (m->cosines == NULL || m->sines == NULL) {
+        return kvs_fail(err, KVS_SELF_NOMEM, "no memory for the rotation tables of %u positions", m->context);
+    }
+    m->bytes += 2 * n;
+    eng_rope_tables(&r, m->context, m->cosines, m->sines);
+    return KVS_OK;
+}
+
+static kvs_status check_shape(const struct mdl_tensor *t, uint64_t rows, uint64_t cols, struct kvs_error *err)
+{
+    if (t->data == NULL || t->shape[0] != cols || t->shape[1] != rows || t->shape[2] != 1 || t->shape[3] != 1) {
+        return kvs_fail(err, KVS_SELF_MODEL, "tensor %.*s has shape %llu x %llu where %llu x %llu is expected",
+                        (int)t->name.len, t->name.data, (unsigned long long)t->shape[0],
+                        (unsigned long long)t->shape[1], (unsigned long long)cols, (unsigned long long)rows);
+    }
+    return KVS_OK;
+}
+
+kvs_status eng_model_matrix(struct eng_model *m, const struct mdl_tensor *t, uint64_t rows, uint64_t cols,
+                            struct eng_weight *w, struct kvs_error *err)
+{
+    kvs_status s = check_shape(t, rows, cols, err);
+    if (s != KVS_OK) {
+        return s;
+    }
+    if (!eng_ops_type_known(t->type)) {
+        const char *name = mdl_type_name(t->type);
+        return kvs_fail(err, KVS_SELF_UNSUPPORTED,
+                        "tensor %.*s has type %s; this build multiplies F32, F16, BF16, Q8_0, Q4_0 and Q4_1",
+                        (int)t->name.len, t->name.data, name != NULL ? name : "unknown");
+    }
+    if (w->data != NULL) {
+        return kvs_fail(err, KVS_SELF_MODEL, "tensor %.*s appears twice", (int)t->name.len, t->name.data);
+    }
+    if (rows > UINT32_MAX - ENG_STRIP || cols > UINT32_MAX / 64 ||
+        (eng_ops_quantized(t->type) && cols % ENG_BLOCK != 0)) {
+        return kvs_fail(err, KVS_SELF_MODEL, "tensor %.*s has rows that cannot be packed", (int)t->name.len,
+                        t->name.data);
+    }
+    w->type = t->type;
+    w->rows = (uint32_t)rows;
+    w->cols = (uint32_t)cols;
+    w->rows_padded = (w->rows + ENG_STRIP - 1) / ENG_STRIP * ENG_STRIP;
+    w->bytes = m->ops->packed_bytes(w->type, w->rows, w->cols);
+    w->data = eng_alloc(w->bytes);
+    if (w->data == NULL) {
+        return kvs_fail(err, KVS_SELF_NOMEM, "no memory for tensor %.*s", (int)t->name.len, t->name.data);
+    }
+    m->ops->pack(w, t->data);
+    m->bytes += w->bytes;
+    return KVS_OK;
+}
+
+kvs_status eng_model_vector(struct eng_model *m, const struct mdl_tensor *t, uint64_t n, float **out,
+                            struct kvs_error *err)
+{
+    kvs_status s = check_shape(t, 1, n, err);
+    if (s != KVS_OK) {
+        return s;
+    }
+    if (t->type != MDL_F32) {
+        return kvs_fail(err, KVS_SELF_UNSUPPORTED, "tensor %.*s must be F32", (int)t->name.len, t->name.data);
+    }
+    if (*out != NULL) {
+        return kvs_fail(err, KVS_SELF_MODEL, "tensor %.*s appears twice", (int)t->name.len, t->name.data);
+    }
+    *out = eng_alloc((size_t)n * sizeof(float));
+    if (*out == NULL) {
+        return kvs_fail(err, KVS_SELF_NOMEM, "no memory for tensor %.*s", (int)t->name.len, t->name.data);
+    }
+    memcpy(*out, t->data, (size_t)n * sizeof(float));
+    m->bytes += n * sizeof(float);
+    return KVS_OK;
+}
+
+static kvs_status load_tensors(const struct mdl_gguf *g, struct eng_model *m, struct mdl_fingerprint_state *f,
+                               struct kvs_error *err)
+{
+    for (uint64_t i = 0; i < mdl_gguf_tensor_count(g); i++) {
+        const struct mdl_tensor *t = mdl_gguf_tensor_at(g, i);
+        if (f != NULL && t->data != NULL && mdl_fingerprint_tensor(f, t->data, (size_t)t->bytes) != KVS_OK) {
+            return kvs_fail(err, KVS_SELF_INTERNAL, "cannot hash the model file");
+        }
+        kvs_status s = m->arch->tensor(m, t, err);
+        if (s != KVS_OK) {
+            return s;
+        }
+    }
+    return m->arch->complete(m, err);
+}
+
+static kvs_status load(const struct mdl_gguf *g, const struct eng_load_options *o, struct eng_model *m,
+                       struct mdl_fingerprint *fingerprint_out, struct kvs_error *err)
+{
+    struct mdl_fingerprint_state *f = NULL;
+    if (fingerprint_out != NULL) {
+        uint64_t header = mdl_gguf_header_bytes(g);
+        if (o->file_bytes == NULL || header > o->file_size) {
+            return kvs_fail(err, KVS_SELF_INTERNAL, "the model's file bytes are needed for its fingerprint");
+        }
+        if (mdl_fingerprint_begin(o->file_bytes, (size_t)header, &f) != KVS_OK) {
+            return kvs_fail(err, KVS_SELF_NOMEM, "no memory to hash the model file");
+        }
+    }
+    kvs_status s = load_tensors(g, m, f, err);
+    if (s != KVS_OK) {
+        mdl_fingerprint_drop(f);
+        return s;
+    }
+    if (f != NULL && mdl_fingerprint_end(f, fingerprint_out) != KVS_OK) {
+        return kvs_fail(err, KVS_SELF_INTERNAL, "cannot hash the model file");
+    }
+    return build_rope(g, m, err);
+}
+
+kvs_status eng_model_load(const struct mdl_gguf *g, const struct mdl_card *card, const struct eng_load_options *o,
+                          struct eng_model **out, struct mdl_fingerprint *fingerprint_out, struct kvs_error *err)
+{
+    const struct eng_arch *arch = NULL;
+    for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++) {
+        arch = strcmp(archs[i]->name, card->arch) == 0 ? archs[i] : arch;
+    }
+    if (arch == NULL) {
+        return kvs_fail(err, KVS_SELF_UNSUPPORTED, "architecture %s is not in this build (it has: llama)", card->arch);
+    }
+    uint32_t context = o->context != 0 ? o->context : card->context_length;
+    kvs_status s = check_card(card, context, err);
+    if (s == KVS_OK) {
+        s = arch->check(g, card, err);
+    }
+    if (s != KVS_OK) {
+        return s;
+    }
+    struct eng_model *m = calloc(1, sizeof *m);
+    if (m == NULL) {
+        return kvs_fail(err, KVS_SELF_NOMEM, "no memory for the model");
+    }
+    m->card = *card;
+    m->arch = arch;
+    m->context = context;
+    s = choose_ops(o->isa_name, &m->ops, err);
+    if (s != KVS_OK) {
+        goto fail;
+    }
+    m->layer = calloc(card->layers, sizeof *m->layer);
+    if (m->layer == NULL) {
+        s = kvs_fail(err, KVS_SELF_NOMEM, "no memory for the model's layers");
+        goto fail;
+    }
+    s = load(g, o, m, fingerprint_out, err);
+    if (s != KVS_OK) {
+        goto fail;
+    }
+    *out = m;
+    return KVS_OK;
+fail:
+    eng_model_destroy(m);
+    return s;
+}
+
+void eng_model_destroy(struct eng_model *m)
+{
+    if (m == NULL) {
+        return;
+    }
+    for (uint32_t i = 0; m->layer != NULL && i < m->card.layers; i++) {
+        struct eng_layer *l = &m->layer[i];
+        uint8_t *data[] = {l->q.data, l->k.data, l->v.data, l->o.data, l->gate.data, l->up.data, l->down.data};
+        for (size_t j = 0; j < sizeof data / sizeof data[0]; j++) {
+            free(data[j]);
+        }
+        free(l->attn_norm);
+        free(l->ffn_norm);
+    }
+    free(m->layer);
+    free(m->embed.data);
+    free(m->output.data);
+    free(m->output_norm);
+    free(m->rope_freqs);
+    free(m->cosines);
+    free(m->sines);
+    free(m);
+}
+
+const char *eng_model_isa(const struct eng_model *m)
+{
+    return m->ops->name;
+}
+
+uint64_t eng_model_bytes(const struct eng_model *m)
+{
+    return m->bytes;
+}
+
+size_t eng_numerics_class(kvc_type kv_type, char *out, size_t cap)
+{
+    const char *kv = kvc_type_name(kv_type);
+    return kvs_format(out, cap, "kvasir-1,a16,cpu-fma,tp1,k=%s,v=%s", kv, kv);
+}
+
+kvs_status eng_kv_layout(const struct mdl_card *card, kvc_type kv_type, uint32_t block_tokens, uint32_t group_layers,
+                         struct kvc_layout *out, struct kvs_error *err)
+{
+    struct kvc_layout_config c = {.layers = card->layers,
+                                  .kv_heads = card->kv_heads,
+                                  .key_dim = card->key_dim,
+                                  .value_dim = card->value_dim,
+                                  .kv_type = kv_type,
+                                  .block_tokens = block_tokens,
+                                  .group_layers = group_layers};
+    return kvc_layout_build(&c, out, err);
+}

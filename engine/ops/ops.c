@@ -1,0 +1,25 @@
+/* ops.c - which weight types there are and which op table suits this CPU.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "engine/ops/ops.h"
+
+bool eng_ops_type_known(mdl_type type)
+{
+    return type == MDL_F32 || type == MDL_F16 || type == MDL_BF16 || eng_ops_quantized(type);
+}
+
+bool eng_ops_quantized(mdl_type type)
+{
+    return type == MDL_Q4_0 || type == MDL_Q4_1 || type == MDL_Q8_0;
+}
+
+const struct eng_ops *eng_ops_best(void)
+{
+#if defined(ENG_HAVE_AVX2)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+        return &eng_ops_avx2;
+    }
+    return NULL;
+#else
+    return &eng_ops_ref; /* no kernels for this kind of machine yet */
+#endif
+}

@@ -1,0 +1,114 @@
+/* attention.c - reference attention over paged KV, one query row at a time, one key at a time.
+ * Each key and value is fetched by its absolute position through the block table, so nothing here knows how blocks and
+ * tiles relate; the tile and segment boundaries of the contract are applied to positions alone.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "engine/ops/ref/ref.h"
+#include "engine/ops/scalar.h"
+
+static float element(const uint8_t *p, kvc_type type, uint64_t index)
+{
+    if (type == KVC_F16) {
+        uint16_t h;
+        memcpy(&h, p + 2 * index, 2);
+        return eng_f16_to_f32(h);
+    }
+    float f;
+    memcpy(&f, p + 4 * index, 4);
+    return f;
+}
+
+static void element_set(uint8_t *p, kvc_type type, uint64_t index, float v)
+{
+    if (type == KVC_F16) {
+        uint16_t h = eng_f16_from_f32(v);
+        memcpy(p + 2 * index, &h, 2);
+    } else {
+        memcpy(p + 4 * index, &v, 4);
+    }
+}
+
+static uint64_t key_index(const struct eng_kv_view *kv, uint32_t pos, uint32_t dim)
+{
+    return (uint64_t)dim * kv->block_tokens + pos % kv->block_tokens;
+}
+
+static uint64_t value_index(const struct eng_kv_view *kv, uint32_t pos, uint32_t dim)
+{
+    return (uint64_t)kv->block_tokens * kv->key_dim + (uint64_t)(pos % kv->block_tokens) * kv->value_dim + dim;
+}
+
+void eng_ref_kv_write(const struct eng_kv_view *kv, uint32_t pos, const float *k, const float *v)
+{
+    uint8_t *p = eng_kv_page(kv, pos / kv->block_tokens);
+    for (uint32_t d = 0; d < kv->key_dim; d++) {
+        element_set(p, kv->type, key_index(kv, pos, d), k[d]);
+    }
+    for (uint32_t d = 0; d < kv->value_dim; d++) {
+        element_set(p, kv->type, value_index(kv, pos, d), v[d]);
+    }
+}
+
+/* One tile of one row: keys t0 .. t0 + n - 1, n <= 64. */
+static void tile(const struct eng_kv_view *kv, uint32_t t0, uint32_t n, const float *q, float scale, float *m_io,
+                 float lanes[16], float *o)
+{
+    float score[ENG_TILE], tile_max = -INFINITY;
+    for (uint32_t j = 0; j < n; j++) {
+        const uint8_t *p = eng_kv_page(kv, (t0 + j) / kv->block_tokens);
+        float acc = 0.0f;
+        for (uint32_t d = 0; d < kv->key_dim; d++) {
+            acc = fmaf(element(p, kv->type, key_index(kv, t0 + j, d)), q[d], acc);
+        }
+        score[j] = acc * scale;
+        tile_max = score[j] > tile_max ? score[j] : tile_max;
+    }
+    float m = tile_max > *m_io ? tile_max : *m_io, c = eng_exp(*m_io - m);
+    *m_io = m;
+    for (uint32_t j = 0; j < 16; j++) {
+        lanes[j] = lanes[j] * c;
+    }
+    for (uint32_t d = 0; d < kv->value_dim; d++) {
+        o[d] = o[d] * c;
+    }
+    for (uint32_t j = 0; j < n; j++) {
+        const uint8_t *p = eng_kv_page(kv, (t0 + j) / kv->block_tokens);
+        float e = eng_exp(score[j] - m);
+        lanes[j & 15u] = lanes[j & 15u] + e;
+        for (uint32_t d = 0; d < kv->value_dim; d++) {
+            o[d] = fmaf(e, element(p, kv->type, value_index(kv, t0 + j, d)), o[d]);
+        }
+    }
+}
+
+void eng_ref_attend(const struct eng_kv_view *kv, uint32_t first_key, const struct eng_attn_rows *r,
+                    struct eng_scratch *s)
+{
+    for (uint32_t i = 0; i < r->count; i++) {
+        float lanes[16] = {0}, *o = s->o + (size_t)i * s->value_stride;
+        memset(o, 0, kv->value_dim * sizeof *o);
+        s->m[i] = -INFINITY;
+        for (uint32_t t0 = first_key; t0 < first_key + ENG_SEGMENT && t0 <= r->pos[i]; t0 += ENG_TILE) {
+            uint32_t n = r->pos[i] + 1 - t0;
+            tile(kv, t0, n < ENG_TILE ? n : ENG_TILE, r->q[i], r->scale, &s->m[i], lanes, o);
+        }
+        s->l[i] = eng_fold16(lanes);
+    }
+}
+
+void eng_ref_merge(float *m_io, float *l_io, float *o_io, float m, float l, const float *o, uint32_t n)
+{
+    float top = m > *m_io ? m : *m_io, a = eng_exp(*m_io - top), b = eng_exp(m - top);
+    *m_io = top;
+    *l_io = fmaf(l, b, *l_io * a);
+    for (uint32_t d = 0; d < n; d++) {
+        o_io[d] = fmaf(o[d], b, o_io[d] * a);
+    }
+}
+
+void eng_ref_finish(float *out, const float *o, float l, uint32_t n)
+{
+    float inverse = 1.0f / l;
+    for (uint32_t d = 0; d < n; d++) {
+        out[d] = o[d] * inverse;
+    }
+}

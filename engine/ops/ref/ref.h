@@ -1,0 +1,29 @@
+/* ref.h - functions of the reference table, one translation unit per subject.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVS_ENGINE_OPS_REF_REF_H
+#define KVS_ENGINE_OPS_REF_REF_H
+
+#include "engine/ops/ops.h"
+
+uint64_t eng_ref_packed_bytes(mdl_type type, uint32_t rows, uint32_t cols);
+void eng_ref_pack(struct eng_weight *w, const uint8_t *src);
+void eng_ref_row(const struct eng_weight *w, uint32_t row, float *x_out);
+bool eng_ref_quantize(const float *x, uint32_t n, int16_t *q_out, float *dx_out, float *sx_out, int32_t *sum_out);
+void eng_ref_matmul(const struct eng_weight *w, uint32_t strip, const struct eng_acts *a, uint32_t rows, float *y,
+                    size_t y_stride, struct eng_scratch *s);
+
+bool eng_ref_norm(const float *x, const float *weight, uint32_t n, float eps, float *y_out);
+void eng_ref_add(float *x, const float *y, uint32_t n);
+void eng_ref_silu_mul(float *g, const float *u, uint32_t n);
+void eng_ref_rope(float *x, uint32_t heads, uint32_t head_dim, uint32_t rope_dims, const float *cosines,
+                  const float *sines);
+bool eng_ref_below(const float *x, uint32_t n, float limit);
+float eng_ref_sum_exp(const float *x, uint32_t n, float max, float divisor);
+
+void eng_ref_kv_write(const struct eng_kv_view *kv, uint32_t pos, const float *k, const float *v);
+void eng_ref_attend(const struct eng_kv_view *kv, uint32_t first_key, const struct eng_attn_rows *r,
+                    struct eng_scratch *s);
+void eng_ref_merge(float *m_io, float *l_io, float *o_io, float m, float l, const float *o, uint32_t n);
+void eng_ref_finish(float *out, const float *o, float l, uint32_t n);
+
+#endif

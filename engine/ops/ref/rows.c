@@ -1,0 +1,64 @@
+/* rows.c - reference row operations: norm, residual, gate, rotation, checks, softmax sum.
+ * Reductions use 16 strided lanes folded 8-4-2-1 (numerics.md); rotation multiplies and adds without fusing.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "engine/ops/ref/ref.h"
+#include "engine/ops/scalar.h"
+
+bool eng_ref_norm(const float *x, const float *weight, uint32_t n, float eps, float *y_out)
+{
+    float lanes[16] = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        lanes[i & 15u] = fmaf(x[i], x[i], lanes[i & 15u]);
+    }
+    float sum = eng_fold16(lanes);
+    float s = 1.0f / sqrtf(sum / (float)n + eps);
+    for (uint32_t i = 0; i < n; i++) {
+        y_out[i] = (x[i] * s) * weight[i];
+    }
+    return sum < INFINITY;
+}
+
+void eng_ref_add(float *x, const float *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        x[i] = x[i] + y[i];
+    }
+}
+
+void eng_ref_silu_mul(float *g, const float *u, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        g[i] = (g[i] / (1.0f + eng_exp(-g[i]))) * u[i];
+    }
+}
+
+void eng_ref_rope(float *x, uint32_t heads, uint32_t head_dim, uint32_t rope_dims, const float *cosines,
+                  const float *sines)
+{
+    for (uint32_t h = 0; h < heads; h++, x += head_dim) {
+        for (uint32_t i = 0; i < rope_dims / 2; i++) {
+            float a = x[2 * i], b = x[2 * i + 1];
+            float ac = a * cosines[i], bs = b * sines[i], as = a * sines[i], bc = b * cosines[i];
+            x[2 * i] = ac - bs;
+            x[2 * i + 1] = as + bc;
+        }
+    }
+}
+
+bool eng_ref_below(const float *x, uint32_t n, float limit)
+{
+    bool good = true;
+    for (uint32_t i = 0; i < n; i++) {
+        good = good && fabsf(x[i]) < limit;
+    }
+    return good;
+}
+
+float eng_ref_sum_exp(const float *x, uint32_t n, float max, float divisor)
+{
+    float lanes[16] = {0};
+    for (uint32_t i = 0; i < n; i++) {
+        lanes[i & 15u] = lanes[i & 15u] + eng_exp((x[i] - max) / divisor);
+    }
+    return eng_fold16(lanes);
+}

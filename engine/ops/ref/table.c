@@ -1,0 +1,22 @@
+/* table.c - the reference op table: plain C, one obvious loop per function. Slow on purpose; it is what the others are
+ * held to. SPDX-License-Identifier: Apache-2.0 */
+#include "engine/ops/ref/ref.h"
+
+const struct eng_ops eng_ops_ref = {
+    .name = "ref",
+    .packed_bytes = eng_ref_packed_bytes,
+    .pack = eng_ref_pack,
+    .row = eng_ref_row,
+    .norm = eng_ref_norm,
+    .quantize = eng_ref_quantize,
+    .add = eng_ref_add,
+    .silu_mul = eng_ref_silu_mul,
+    .rope = eng_ref_rope,
+    .below = eng_ref_below,
+    .sum_exp = eng_ref_sum_exp,
+    .matmul = eng_ref_matmul,
+    .kv_write = eng_ref_kv_write,
+    .attend = eng_ref_attend,
+    .merge = eng_ref_merge,
+    .finish = eng_ref_finish,
+};

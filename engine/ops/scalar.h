@@ -1,0 +1,59 @@
+/* scalar.h - the contract's scalar pieces, shared by all op tables: exponential, folding of 16 lanes, constants.
+ * exp: Cephes' argument reduction (two-part ln 2) and degree-5 polynomial (Moshier, expf), every product fused; exact 1
+ * at 0, +0 below -87 and for NaN, constant above 88. Vector forms repeat these steps lane by lane. fmaf must be
+ * correctly rounded; the C library's is, and compilers turn it into one instruction where they may.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVS_ENGINE_OPS_SCALAR_H
+#define KVS_ENGINE_OPS_SCALAR_H
+
+#include "engine/ops/f16.h"
+#include <math.h>
+
+#define ENG_QUANT_MAX 32767.0f
+#define ENG_QUANT_TINY 0x1p-100f
+
+#define ENG_EXP_LOW -87.0f
+#define ENG_EXP_HIGH 88.0f
+#define ENG_EXP_LOG2E 1.44269504f
+#define ENG_EXP_LN2_HIGH 0.693359375f
+#define ENG_EXP_LN2_LOW -2.12194440e-4f
+#define ENG_EXP_P0 1.9875691500e-4f
+#define ENG_EXP_P1 1.3981999507e-3f
+#define ENG_EXP_P2 8.3334519073e-3f
+#define ENG_EXP_P3 4.1665795894e-2f
+#define ENG_EXP_P4 1.6666665459e-1f
+#define ENG_EXP_P5 5.0000001201e-1f
+
+static inline float eng_exp(float x)
+{
+    if (!(x >= ENG_EXP_LOW)) {
+        return 0.0f;
+    }
+    if (x > ENG_EXP_HIGH) {
+        x = ENG_EXP_HIGH;
+    }
+    float n = rintf(x * ENG_EXP_LOG2E);
+    float r = fmaf(n, -ENG_EXP_LN2_HIGH, x);
+    r = fmaf(n, -ENG_EXP_LN2_LOW, r);
+    float p = ENG_EXP_P0;
+    p = fmaf(p, r, ENG_EXP_P1);
+    p = fmaf(p, r, ENG_EXP_P2);
+    p = fmaf(p, r, ENG_EXP_P3);
+    p = fmaf(p, r, ENG_EXP_P4);
+    p = fmaf(p, r, ENG_EXP_P5);
+    float y = fmaf(p, r * r, r) + 1.0f;
+    return y * eng_f32_from_bits((uint32_t)((int32_t)n + 127) << 23);
+}
+
+/* Sums 16 lanes in the order 8-4-2-1; the array is used up. */
+static inline float eng_fold16(float lanes[16])
+{
+    for (int w = 8; w > 0; w /= 2) {
+        for (int j = 0; j < w; j++) {
+            lanes[j] = lanes[j] + lanes[j + w];
+        }
+    }
+    return lanes[0];
+}
+
+#endif
