@@ -1,0 +1,45 @@
+/* main.c - the program `kvasir`: finds the command and hands over.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct cli_command commands[] = {
+    {"generate", "the engine alone: continue a prompt in this process", cli_generate},
+    {"score", "the engine alone: how likely a given text is", cli_score},
+    {"model", "fetch the sample model (pull), look into a model file (info)", cli_model},
+};
+#define COMMAND_COUNT (sizeof commands / sizeof commands[0])
+
+static void print_usage(FILE *out)
+{
+    fputs("kvasir - large language models from a cluster that separates prefill from decode\n\nusage: kvasir COMMAND [FLAGS]\n\n",
+          out);
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);
+    fputs("\nkvasir COMMAND --help lists a command's flags; kvasir --version says which build this is.\n", out);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 2) {
+        print_usage(stderr);
+        return CLI_EXIT_USAGE;
+    }
+    const char *name = argv[1];
+    if (!strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help")) {
+        print_usage(stdout);
+        return 0;
+    }
+    if (!strcmp(name, "--version") || !strcmp(name, "version")) {
+        puts("kvasir " KVASIR_VERSION);
+        return 0;
+    }
+    for (size_t i = 0; i < COMMAND_COUNT; i++)
+        if (!strcmp(name, commands[i].name))
+            return commands[i].run(argc - 1, argv + 1);
+    struct kvs_error err;
+    (void)kvs_fail(&err, KVS_SELF_CONFIG, "there is no command '%.40s'; kvasir --help lists them", name);
+    return cli_failed(&err);
+}

@@ -1,0 +1,157 @@
+/* model_cmd.c - `kvasir model pull NAME` and `kvasir model info FILE`.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/utf8.h"
+#include "cli/model_table.h"
+#include "model/card.h"
+#include "model/template.h"
+
+#include <stdio.h>
+#include <string.h>
+
+struct info_config {
+    bool all;
+};
+static const struct kvs_config_row info_rows[] = {
+    {"info.all", "all", KVS_CFG_BOOL, "false", 0, 0, NULL, "also list every metadata key and tensor", offsetof(struct info_config, all)},
+};
+
+static int pull(const char *name)
+{
+    struct kvs_error err = {0};
+    const struct cli_model_entry *e = cli_model_find(name);
+    if (!e) {
+        (void)kvs_fail(&err, KVS_SELF_CONFIG, "there is no model '%.40s' to pull; known: smollm2", name);
+        return cli_failed(&err);
+    }
+    char path[CLI_PATH_MAX];
+    if (cli_model_pull(e, path, sizeof path, &err) != KVS_OK)
+        return cli_failed(&err);
+    puts(path);
+    return 0;
+}
+
+static void print_text(const char *text, size_t n, size_t max)
+{
+    char line[512];
+    (void)kvs_format(line, sizeof line, "%.*s", (int)(n < max ? n : max), text);
+    kvs_utf8_clean(line, strlen(line));
+    fputs(line, stdout);
+}
+
+static void print_keys(const struct mdl_gguf *g)
+{
+    struct mdl_str key;
+    char value[160];
+    for (uint64_t i = 0; mdl_gguf_key_at(g, i, &key, value, sizeof value); i++) {
+        fputs("  ", stdout);
+        print_text(key.data, key.len, 120);
+        fputs(" = ", stdout);
+        print_text(value, strlen(value), 160);
+        putchar('\n');
+    }
+    for (uint64_t i = 0; i < mdl_gguf_tensor_count(g); i++) {
+        const struct mdl_tensor *t = mdl_gguf_tensor_at(g, i);
+        fputs("  ", stdout);
+        print_text(t->name.data, t->name.len, 120);
+        printf(" %s", mdl_type_name(t->type));
+        for (uint32_t d = 0; d < t->dims; d++)
+            printf("%s%llu", d ? " x " : " ", (unsigned long long)t->shape[d]);
+        putchar('\n');
+    }
+}
+
+static void print_types(const struct mdl_gguf *g)
+{
+    uint64_t count[64] = {0}, bytes[64] = {0};
+    for (uint64_t i = 0; i < mdl_gguf_tensor_count(g); i++) {
+        const struct mdl_tensor *t = mdl_gguf_tensor_at(g, i);
+        if ((unsigned)t->type < 64) {
+            count[t->type]++;
+            bytes[t->type] += t->bytes;
+        }
+    }
+    for (unsigned i = 0; i < 64; i++)
+        if (count[i])
+            printf("  %-6s %4llu tensors, %.1f MB\n", mdl_type_name((mdl_type)i), (unsigned long long)count[i], (double)bytes[i] / 1e6);
+}
+
+static void print_card(const struct mdl_gguf *g, const struct mdl_card *c, const struct mdl_file *f)
+{
+    char rope[160], why[160] = "";
+    (void)mdl_card_rope_text(c, c->context_length, rope, sizeof rope);
+    printf("architecture   %s\n", c->arch);
+    fputs("name           ", stdout);
+    print_text(c->name, strlen(c->name), sizeof c->name);
+    printf("\nfile           GGUF v%u, %.1f MB, header %.1f MB\n", mdl_gguf_version(g), (double)f->size / 1e6,
+           (double)mdl_gguf_header_bytes(g) / 1e6);
+    printf("layers         %u, width %u, feed-forward %u\n", c->layers, c->width, c->ff);
+    printf("attention      %u heads, %u kv heads, key %u, value %u\n", c->heads, c->kv_heads, c->key_dim, c->value_dim);
+    printf("rope           %s\n", rope);
+    printf("vocabulary     %u tokens, output %s\n", c->vocab, c->tied ? "tied to the embedding" : "of its own");
+    printf("context        %u tokens\n", c->context_length);
+    printf("kv a token     %u bytes in f16\n", c->layers * c->kv_heads * (c->key_dim + c->value_dim) * 2);
+    struct mdl_template *t = NULL;
+    struct kvs_error err = {0};
+    bool chat = mdl_template_create(g, &t, &err) == KVS_OK && mdl_template_ready(t, why, sizeof why);
+    printf("chat           %s\n", chat ? "yes" : why[0] ? why : err.text);
+    mdl_template_destroy(t);
+    print_types(g);
+}
+
+static int info(int argc, char **argv)
+{
+    struct info_config c = {0};
+    static const struct cli_usage usage = {.text = "usage: kvasir model info FILE|NAME [--all]", .positionals_max = 1};
+    int rest, code = cli_flags(info_rows, 1, &c, argc, argv, &usage, &rest);
+    if (code != CLI_GO_ON)
+        return code;
+    struct kvs_error err = {0};
+    char path[CLI_PATH_MAX];
+    struct mdl_file f = {0};
+    struct mdl_gguf *g = NULL;
+    struct mdl_card card;
+    kvs_status s = cli_model_resolve(rest < argc ? argv[rest] : "", path, sizeof path, &err);
+    if (s == KVS_OK)
+        s = mdl_file_open(path, &f, &err);
+    if (s == KVS_OK)
+        s = mdl_gguf_parse(f.bytes, f.size, false, &g, &err);
+    if (s == KVS_OK && c.all)
+        print_keys(g);
+    if (s == KVS_OK)
+        s = mdl_card_read(g, &card, &err);
+    if (s == KVS_OK)
+        print_card(g, &card, &f);
+    mdl_gguf_destroy(g);
+    mdl_file_close(&f);
+    return s == KVS_OK ? 0 : cli_failed(&err);
+}
+
+static void model_usage(FILE *out)
+{
+    fputs("usage: kvasir model pull NAME       fetch a model into the cache folder (once)\n"
+          "       kvasir model info FILE|NAME  what a model file holds\n\nmodels to pull:\n",
+          out);
+    for (size_t i = 0; cli_model_at(i); i++)
+        fprintf(out, "  %-10s %s, %.0f MB, %s\n", cli_model_at(i)->name, cli_model_at(i)->title, (double)cli_model_at(i)->bytes / 1e6,
+                cli_model_at(i)->licence);
+}
+
+int cli_model(int argc, char **argv)
+{
+    const char *verb = argc > 1 ? argv[1] : "";
+    if (!strcmp(verb, "info"))
+        return info(argc - 1, argv + 1);
+    if (!strcmp(verb, "--help") || !strcmp(verb, "-h")) {
+        model_usage(stdout);
+        return 0;
+    }
+    if (!strcmp(verb, "pull") && argc == 3 && strcmp(argv[2], "--help") != 0 && strcmp(argv[2], "-h") != 0)
+        return pull(argv[2]);
+    if (!strcmp(verb, "pull") && argc == 3) {
+        model_usage(stdout);
+        return 0;
+    }
+    struct kvs_error err;
+    (void)kvs_fail(&err, KVS_SELF_CONFIG, "use: kvasir model pull NAME, or kvasir model info FILE; kvasir model --help says more");
+    return cli_failed(&err);
+}

