@@ -112,6 +112,9 @@ struct rtr_stats {
     uint64_t accepted, rejected, finished_ok, failed, cancelled;
     uint64_t duplicates, late, gaps;     /* token entries dropped: seen before, of another attempt or worker; and holes found */
     uint64_t replaced;                   /* second attempts on another worker */
+    uint64_t workers_refused;            /* over workers_max */
+    uint64_t outstanding_tokens;         /* given to workers and not yet done, over the whole fleet; 0 when idle */
+    uint32_t sequences;                  /* the same, sequences */
 };
 
 KVS_MUST_CHECK kvs_status rtr_create(const struct rtr_config *c, struct rtr **out, struct kvs_error *err);

@@ -1,0 +1,49 @@
+/* fleet.h - the workers that a router knows: role, model, state, links, and what this router has given to each.
+ * A worker is an entry in a fixed table; its key comes from the caller and is never reused. Pure.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVS_ROUTER_CORE_FLEET_H
+#define KVS_ROUTER_CORE_FLEET_H
+
+#include "base/error.h"
+#include "proto/msg.h"
+
+#define RTR_LINKS_MAX 256
+
+struct rtr_worker {
+    uint64_t key; /* 0: entry is free */
+    uint32_t model;
+    char id[MSG_ID_MAX];
+    msg_role role;
+    bool draining, suspect;
+    /* from its load reports */
+    uint64_t reported_tokens;
+    uint32_t link_count;
+    char (*links)[MSG_ID_MAX]; /* ids of the peers it is linked to; owned, grown on demand, at most RTR_LINKS_MAX */
+    uint32_t link_cap;
+    /* this router's own account */
+    uint32_t sequences;       /* as decode worker */
+    uint64_t decode_tokens;   /* prompt to read here + answers to write */
+    uint64_t prefill_tokens;  /* prompts given to it as prefill worker, until their first token */
+    uint64_t given;           /* times it was chosen: breaks ties, so that equal workers take turns */
+};
+
+struct rtr_fleet {
+    struct rtr_worker *workers; /* workers_max entries */
+    uint32_t workers_max, count;
+};
+
+KVS_MUST_CHECK kvs_status rtr_fleet_init(struct rtr_fleet *f, uint32_t workers_max);
+void rtr_fleet_fini(struct rtr_fleet *f);
+struct rtr_worker *rtr_fleet_find(const struct rtr_fleet *f, uint64_t key); /* NULL: unknown */
+struct rtr_worker *rtr_fleet_find_id(const struct rtr_fleet *f, const char *id, uint32_t model);
+KVS_MUST_CHECK kvs_status rtr_fleet_up(struct rtr_fleet *f, uint64_t key, uint32_t model, const struct msg_card *card);
+void rtr_fleet_card(struct rtr_fleet *f, uint64_t key, const struct msg_card *card);
+void rtr_fleet_down(struct rtr_fleet *f, uint64_t key);
+void rtr_fleet_load(struct rtr_fleet *f, uint64_t key, const struct msg_load *load);
+
+bool rtr_worker_decodes(const struct rtr_worker *w);
+bool rtr_worker_prefills(const struct rtr_worker *w);
+/* Either side's report of the link counts: reports are up to 250 ms old and need not arrive together. */
+bool rtr_worker_linked(const struct rtr_worker *a, const struct rtr_worker *b);
+
+#endif

@@ -1,0 +1,681 @@
+/* router.c - the router's state machine: events in, a short list of action records out (see router.h for the rules).
+ * Invariants:
+ *   - a request is in the map exactly while it is WAITING or RUNNING; leaving that is what `finish` does, once, with one FINISH record;
+ *   - what a request holds in the fleet's account (charges, sequences) is given back choice by choice, at the latest in `finish`;
+ *   - records are expanded to whole actions only in rtr_actions: a step of the largest fleet loss stays small.
+ * A worker's loss may touch every request at once, so the record array has room for that (sized in rtr_create).
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "router/core/router.h"
+
+#include "base/map.h"
+#include "router/core/admission.h"
+#include "router/core/fleet.h"
+#include "router/core/policy.h"
+#include "router/core/request.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ANSWER_GUESS 512u /* tokens an answer is counted as when its limit is larger: most end before */
+#define NO_SLOT UINT32_MAX
+
+struct rec {
+    rtr_action_type type;
+    kvs_status status;
+    uint64_t worker, id;
+    uint32_t slot, attempt, choice, retry_s;
+    bool flag;
+};
+
+struct rtr {
+    struct rtr_config config;
+    struct rtr_fleet fleet;
+    struct rtr_admission admission;
+    struct rtr_req *requests; /* requests_max */
+    struct kvs_map *by_id;    /* id -> slot */
+    uint32_t *over;           /* slots to free at the next step */
+    uint32_t over_count;
+    struct rec *recs;
+    size_t rec_count, rec_next, rec_max;
+    uint64_t now_us;
+    uint64_t earliest_us; /* no deadline is before this */
+    bool pump;            /* a place may have become free */
+    struct msg_token entry;
+    char reject_text[256];
+    struct rtr_stats stats;
+};
+
+void rtr_config_default(struct rtr_config *c)
+{
+    memset(c, 0, sizeof(*c));
+    c->requests_max = 1024;
+    c->queue_max = 256;
+    c->workers_max = 256;
+    c->worker_sequences_max = 128;
+    c->tokens_max = 4u << 20;
+    c->deadline_us = 600ull * 1000000;
+    c->local_threshold = 64;
+    c->placement = MSG_PLACE_AUTO;
+}
+
+kvs_status rtr_create(const struct rtr_config *c, struct rtr **out, struct kvs_error *err)
+{
+    if (!c->requests_max || !c->workers_max || !c->worker_sequences_max || !c->tokens_max || c->deadline_us < 1000)
+        return kvs_fail(err, KVS_SELF_CONFIG, "router: limits of requests, workers, sequences, tokens and the deadline must be above zero");
+    struct rtr *r = calloc(1, sizeof(*r));
+    if (!r)
+        return kvs_fail(err, KVS_SELF_NOMEM, "out of memory");
+    r->config = *c;
+    r->earliest_us = RTR_NEVER;
+    r->rec_max = (size_t)c->requests_max * (RTR_CHOICES_MAX + 2) + 8;
+    r->requests = calloc(c->requests_max, sizeof(*r->requests));
+    r->over = calloc(c->requests_max, sizeof(*r->over));
+    r->recs = calloc(r->rec_max, sizeof(*r->recs));
+    if (!r->requests || !r->over || !r->recs || rtr_fleet_init(&r->fleet, c->workers_max) != KVS_OK ||
+        rtr_admission_init(&r->admission, c->requests_max, c->queue_max, c->tokens_max) != KVS_OK ||
+        kvs_map_create(c->requests_max, &r->by_id) != KVS_OK)
+        goto fail;
+    *out = r;
+    return KVS_OK;
+fail:
+    rtr_destroy(r);
+    return kvs_fail(err, KVS_SELF_NOMEM, "out of memory");
+}
+
+void rtr_destroy(struct rtr *r)
+{
+    if (!r)
+        return;
+    for (uint32_t i = 0; r->requests && i < r->config.requests_max; i++)
+        rtr_req_fini(&r->requests[i]);
+    free(r->requests);
+    free(r->over);
+    free(r->recs);
+    rtr_fleet_fini(&r->fleet);
+    rtr_admission_fini(&r->admission);
+    kvs_map_destroy(r->by_id);
+    free(r);
+}
+
+static struct rec *push(struct rtr *r, rtr_action_type type, uint64_t id)
+{
+    KVS_ASSERT(r->rec_count < r->rec_max);
+    struct rec *a = &r->recs[r->rec_count++];
+    memset(a, 0, sizeof(*a));
+    a->type = type;
+    a->id = id;
+    a->slot = NO_SLOT;
+    return a;
+}
+
+static uint32_t slot_of(const struct rtr *r, const struct rtr_req *q)
+{
+    return (uint32_t)(q - r->requests);
+}
+
+static struct rtr_req *find(struct rtr *r, uint64_t id)
+{
+    uint64_t slot;
+    return kvs_map_get(r->by_id, id, &slot) ? &r->requests[slot] : NULL;
+}
+
+/* ---- the fleet's account ---- */
+
+static uint32_t smaller(uint32_t a, uint32_t b)
+{
+    return a < b ? a : b;
+}
+
+static void charge(struct rtr_req *q, struct rtr_choice *c, const struct rtr_place *p)
+{
+    c->prompt_charge = q->ask.token_count + c->count;
+    c->answer_charge = smaller(q->ask.max_tokens - c->count, ANSWER_GUESS);
+    p->decode->sequences++;
+    p->decode->decode_tokens += c->answer_charge;
+    if (p->prefill)
+        p->prefill->prefill_tokens += c->prompt_charge;
+    else
+        p->decode->decode_tokens += c->prompt_charge;
+}
+
+static void give_back(uint64_t *account, uint32_t *held, uint32_t n)
+{
+    KVS_ASSERT(*account >= n && *held >= n);
+    *account -= n;
+    *held -= n;
+}
+
+/* The prompt is read: at the first token, or when the choice ends without one. */
+static void uncharge_prompt(struct rtr *r, struct rtr_req *q, struct rtr_choice *c)
+{
+    struct rtr_worker *w = rtr_fleet_find(&r->fleet, q->prefill ? q->prefill : q->decode);
+    if (w)
+        give_back(q->prefill ? &w->prefill_tokens : &w->decode_tokens, &c->prompt_charge, c->prompt_charge);
+    c->prompt_charge = 0;
+}
+
+static void uncharge_token(struct rtr *r, struct rtr_req *q, struct rtr_choice *c)
+{
+    if (c->prompt_charge)
+        uncharge_prompt(r, q, c);
+    struct rtr_worker *w = c->answer_charge ? rtr_fleet_find(&r->fleet, q->decode) : NULL;
+    if (w)
+        give_back(&w->decode_tokens, &c->answer_charge, 1);
+}
+
+/* The choice no longer runs on its worker (ended, refused, to be aborted, or the worker is gone). */
+static void settle(struct rtr *r, struct rtr_req *q, struct rtr_choice *c)
+{
+    KVS_ASSERT(c->running);
+    if (c->prompt_charge)
+        uncharge_prompt(r, q, c);
+    struct rtr_worker *w = rtr_fleet_find(&r->fleet, q->decode);
+    if (w) {
+        give_back(&w->decode_tokens, &c->answer_charge, c->answer_charge);
+        KVS_ASSERT(w->sequences > 0);
+        w->sequences--;
+    }
+    c->answer_charge = 0;
+    c->running = false;
+    r->pump = true;
+}
+
+/* ---- ends ---- */
+
+/* Stops what still runs of the current attempt; the worker may be gone, then there is nobody to tell. */
+static void stop_attempt(struct rtr *r, struct rtr_req *q)
+{
+    bool live = false;
+    for (uint32_t i = 0; i < q->ask.choices; i++) {
+        live |= q->choice[i].running;
+        if (q->choice[i].running)
+            settle(r, q, &q->choice[i]);
+    }
+    if (live && rtr_fleet_find(&r->fleet, q->decode)) {
+        struct rec *a = push(r, RTR_ACT_ABORT, q->ask.id);
+        a->worker = q->decode;
+        a->attempt = q->attempt;
+    }
+}
+
+static void finish(struct rtr *r, struct rtr_req *q, kvs_status status, const char *text)
+{
+    KVS_ASSERT(q->state == RTR_REQ_WAITING || q->state == RTR_REQ_RUNNING);
+    if (q->state == RTR_REQ_RUNNING) {
+        stop_attempt(r, q);
+        r->stats.running--;
+    } else {
+        rtr_admission_unwait(&r->admission, slot_of(r, q));
+        r->stats.waiting--;
+    }
+    q->state = RTR_REQ_OVER;
+    rtr_admission_leave(&r->admission, q->ask.token_count, r->now_us);
+    bool removed = kvs_map_remove(r->by_id, q->ask.id);
+    KVS_ASSERT(removed);
+    kvs_format(q->end_text, sizeof(q->end_text), "%s", text);
+    struct rec *a = push(r, RTR_ACT_FINISH, q->ask.id);
+    a->slot = slot_of(r, q);
+    a->status = status;
+    a->retry_s = kvs_is_busy(status) ? rtr_admission_retry_s(&r->admission) : 0;
+    KVS_ASSERT(r->over_count < r->config.requests_max);
+    r->over[r->over_count++] = a->slot;
+    r->pump = true;
+    if (status == KVS_OK)
+        r->stats.finished_ok++;
+    else if (status == KVS_REQ_CANCELLED)
+        r->stats.cancelled++;
+    else
+        r->stats.failed++;
+}
+
+/* ---- placing ---- */
+
+static kvs_status choose(const struct rtr *r, const struct rtr_req *q, uint64_t avoid, struct rtr_place *out)
+{
+    struct rtr_ask ask = {.model = q->ask.model,
+                          .prompt_tokens = q->ask.token_count,
+                          .sequences = rtr_req_live(q),
+                          .placement = q->ask.placement != MSG_PLACE_AUTO ? q->ask.placement : r->config.placement,
+                          .local_threshold = r->config.local_threshold,
+                          .sequences_max = r->config.worker_sequences_max,
+                          .avoid = avoid};
+    return rtr_policy_place(&r->fleet, &ask, out);
+}
+
+static void start(struct rtr *r, struct rtr_req *q, const struct rtr_place *p)
+{
+    KVS_ASSERT(p->decode && q->state == RTR_REQ_WAITING);
+    q->state = RTR_REQ_RUNNING;
+    r->stats.running++;
+    q->attempt++;
+    q->decode = p->decode->key;
+    q->prefill = p->prefill ? p->prefill->key : 0;
+    memset(q->prefill_id, 0, sizeof(q->prefill_id));
+    if (p->prefill) {
+        memcpy(q->prefill_id, p->prefill->id, sizeof(q->prefill_id));
+        p->prefill->given++;
+    }
+    p->decode->given++;
+    for (uint32_t i = 0; i < q->ask.choices; i++) {
+        if (q->choice[i].done)
+            continue;
+        charge(q, &q->choice[i], p);
+        q->choice[i].running = true;
+        struct rec *a = push(r, RTR_ACT_GENERATE, q->ask.id);
+        a->slot = slot_of(r, q);
+        a->worker = q->decode;
+        a->attempt = q->attempt;
+        a->choice = i;
+    }
+    if (q->paused) {
+        struct rec *a = push(r, RTR_ACT_PAUSE, q->ask.id);
+        a->worker = q->decode;
+        a->flag = true;
+    }
+}
+
+static void wait_in_queue(struct rtr *r, struct rtr_req *q)
+{
+    KVS_ASSERT(q->state == RTR_REQ_WAITING);
+    rtr_admission_wait(&r->admission, slot_of(r, q));
+    r->stats.waiting++;
+}
+
+/* The current attempt is lost or refused. Before the first token another worker may do it, once. */
+static void attempt_failed(struct rtr *r, struct rtr_req *q, kvs_status status, const char *text)
+{
+    struct rtr_place p;
+    if (q->replaced || rtr_req_emitted(q) || !rtr_status_retryable(status)) {
+        finish(r, q, status, text);
+        return;
+    }
+    kvs_status s = choose(r, q, q->decode, &p);
+    bool may_wait = s == KVS_BUSY_QUEUE && rtr_admission_room(&r->admission, 0, true) != KVS_BUSY_QUEUE;
+    if (s != KVS_OK && !may_wait) {
+        finish(r, q, status, text);
+        return;
+    }
+    stop_attempt(r, q);
+    q->replaced = true;
+    q->state = RTR_REQ_WAITING;
+    r->stats.running--;
+    r->stats.replaced++;
+    if (s == KVS_OK)
+        start(r, q, &p);
+    else
+        wait_in_queue(r, q);
+}
+
+#define MODELS_BLOCKED_MAX 16
+
+/* First come, first served within a model; a model whose workers are full does not hold up the others. */
+static void pump_queue(struct rtr *r)
+{
+    uint32_t blocked[MODELS_BLOCKED_MAX], blocked_count = 0;
+    for (uint32_t i = 0; i < r->admission.waiting;) {
+        struct rtr_req *q = &r->requests[rtr_admission_at(&r->admission, i)];
+        bool skip = false;
+        for (uint32_t k = 0; k < blocked_count; k++)
+            skip |= blocked[k] == q->ask.model;
+        struct rtr_place p;
+        kvs_status s = skip ? KVS_BUSY_QUEUE : choose(r, q, 0, &p);
+        if (s == KVS_OK) {
+            rtr_admission_unwait(&r->admission, slot_of(r, q));
+            r->stats.waiting--;
+            start(r, q, &p);
+        } else if (s == KVS_BUSY_NO_WORKER) {
+            finish(r, q, s, "every worker of this model is gone; try again when one is back");
+        } else {
+            if (!skip && blocked_count == MODELS_BLOCKED_MAX)
+                return;
+            if (!skip)
+                blocked[blocked_count++] = q->ask.model;
+            i++;
+        }
+    }
+}
+
+/* ---- events ---- */
+
+static void reject(struct rtr *r, uint64_t id, kvs_status status, const char *text)
+{
+    kvs_format(r->reject_text, sizeof(r->reject_text), "%s", text);
+    struct rec *a = push(r, RTR_ACT_REJECT, id);
+    a->status = status;
+    a->retry_s = kvs_is_busy(status) ? rtr_admission_retry_s(&r->admission) : 0;
+    r->stats.rejected++;
+}
+
+static struct rtr_req *free_slot(struct rtr *r)
+{
+    for (uint32_t i = 0; i < r->config.requests_max; i++)
+        if (r->requests[i].state == RTR_REQ_FREE)
+            return &r->requests[i];
+    return NULL;
+}
+
+static bool ask_is_sound(const struct rtr_request *a)
+{
+    return a->id != 0 && a->tokens && a->token_count > 0 && a->token_count <= MSG_TOKENS_MAX && a->choices >= 1 &&
+           a->choices <= RTR_CHOICES_MAX && a->max_tokens >= 1 && a->stop_id_count <= RTR_STOP_IDS_MAX;
+}
+
+static uint64_t deadline_of(const struct rtr *r, const struct rtr_request *a)
+{
+    uint64_t latest = r->now_us + r->config.deadline_us;
+    return a->deadline_us && a->deadline_us < latest ? a->deadline_us : latest;
+}
+
+static bool model_waits(const struct rtr *r, uint32_t model)
+{
+    for (uint32_t i = 0; i < r->admission.waiting; i++)
+        if (r->requests[rtr_admission_at(&r->admission, i)].ask.model == model)
+            return true;
+    return false;
+}
+
+static void on_request(struct rtr *r, const struct rtr_request *ask)
+{
+    KVS_ASSERT(ask_is_sound(ask));
+    KVS_ASSERT(find(r, ask->id) == NULL);
+    struct rtr_req *q = free_slot(r);
+    if (!q || rtr_admission_room(&r->admission, ask->token_count, false) != KVS_OK) {
+        reject(r, ask->id, KVS_BUSY_QUEUE, "the router is at its limit of requests; try again later");
+        return;
+    }
+    if (rtr_req_init(q, ask, deadline_of(r, ask)) != KVS_OK) {
+        reject(r, ask->id, KVS_SELF_NOMEM, "out of memory");
+        return;
+    }
+    struct rtr_place p;
+    kvs_status s = choose(r, q, 0, &p);
+    /* Nobody overtakes the waiting ones of its model: one with many choices would never find room otherwise. */
+    bool must_wait = s == KVS_BUSY_QUEUE || (s == KVS_OK && model_waits(r, ask->model));
+    if (s == KVS_BUSY_NO_WORKER) {
+        reject(r, ask->id, s, "no decode worker is ready for this model; try again when one has joined");
+    } else if (must_wait && rtr_admission_room(&r->admission, ask->token_count, true) != KVS_OK) {
+        reject(r, ask->id, KVS_BUSY_QUEUE, "all workers are busy and the queue is full; try again later");
+    } else if (kvs_map_put(r->by_id, ask->id, slot_of(r, q)) != KVS_OK) {
+        reject(r, ask->id, KVS_BUSY_QUEUE, "the router is at its limit of requests; try again later");
+    } else {
+        rtr_admission_enter(&r->admission, ask->token_count);
+        r->stats.accepted++;
+        if (q->deadline_us < r->earliest_us)
+            r->earliest_us = q->deadline_us;
+        if (must_wait)
+            wait_in_queue(r, q);
+        else
+            start(r, q, &p);
+        return;
+    }
+    rtr_req_fini(q);
+}
+
+static void deliver(struct rtr *r, struct rtr_req *q, uint32_t choice, const struct msg_token *t)
+{
+    r->entry = *t;
+    struct rec *a = push(r, RTR_ACT_TOKEN, q->ask.id);
+    a->choice = choice;
+    a->attempt = q->attempt;
+}
+
+static void on_token(struct rtr *r, uint64_t worker, const struct msg_token *t)
+{
+    struct rtr_req *q = find(r, t->request);
+    if (!q || q->state != RTR_REQ_RUNNING || t->attempt != q->attempt || worker != q->decode || t->choice >= q->ask.choices) {
+        r->stats.late++;
+        return;
+    }
+    struct rtr_choice *c = &q->choice[t->choice];
+    if (c->done || (t->id >= 0 && t->index < c->count)) {
+        r->stats.duplicates++;
+        return;
+    }
+    if (t->id >= 0 && (t->index > c->count || c->count >= q->ask.max_tokens)) {
+        r->stats.gaps++;
+        attempt_failed(r, q, KVS_PEER_PROTOCOL, "the decode worker sent tokens out of order");
+        return;
+    }
+    if (t->id >= 0 && rtr_choice_append(c, t->id, q->ask.max_tokens) != KVS_OK) {
+        finish(r, q, KVS_SELF_NOMEM, "out of memory");
+        return;
+    }
+    if (t->id >= 0)
+        uncharge_token(r, q, c);
+    bool failed = t->finish == MSG_FINISH_ERROR || t->finish == MSG_FINISH_ABORT;
+    if (t->id >= 0 || !failed)
+        deliver(r, q, t->choice, t);
+    if (t->finish == MSG_RUNNING)
+        return;
+    settle(r, q, c);
+    if (failed) {
+        r->entry.finish = MSG_RUNNING; /* the error travels with FINISH */
+        kvs_status why = t->error != KVS_OK ? t->error : KVS_PEER_REFUSED;
+        attempt_failed(r, q, why, t->text[0] ? t->text : "the decode worker ended the sequence");
+        return;
+    }
+    c->done = true;
+    if (rtr_req_live(q) == 0)
+        finish(r, q, KVS_OK, "");
+}
+
+/* END of a Generate call. After a finish entry it says nothing new; without one it is a refusal or a break of the protocol. */
+static void on_end(struct rtr *r, const struct rtr_event *ev)
+{
+    struct rtr_req *q = find(r, ev->id);
+    if (!q || q->state != RTR_REQ_RUNNING || ev->attempt != q->attempt || ev->worker != q->decode || ev->choice >= q->ask.choices)
+        return;
+    struct rtr_choice *c = &q->choice[ev->choice];
+    if (!c->running)
+        return;
+    settle(r, q, c);
+    if (ev->status == KVS_OK)
+        attempt_failed(r, q, KVS_PEER_PROTOCOL, "the decode worker ended the call without a last token");
+    else
+        attempt_failed(r, q, ev->status, ev->text && ev->text[0] ? ev->text : kvs_status_name(ev->status));
+}
+
+static void on_choice_stop(struct rtr *r, uint64_t id, uint32_t choice)
+{
+    struct rtr_req *q = find(r, id);
+    if (!q || choice >= q->ask.choices || q->choice[choice].done)
+        return;
+    struct rtr_choice *c = &q->choice[choice];
+    c->done = true;
+    if (rtr_req_live(q) == 0) {
+        finish(r, q, KVS_OK, ""); /* aborts what runs */
+    } else if (c->running) {
+        settle(r, q, c);
+        struct rec *a = push(r, RTR_ACT_CANCEL, id);
+        a->worker = q->decode;
+        a->attempt = q->attempt;
+        a->choice = choice;
+    }
+}
+
+static void on_pause(struct rtr *r, uint64_t id, bool paused)
+{
+    struct rtr_req *q = find(r, id);
+    if (!q || q->paused == paused)
+        return;
+    q->paused = paused;
+    if (q->state == RTR_REQ_RUNNING) {
+        struct rec *a = push(r, RTR_ACT_PAUSE, id);
+        a->worker = q->decode;
+        a->flag = paused;
+    }
+}
+
+static void on_worker_down(struct rtr *r, uint64_t key)
+{
+    if (!rtr_fleet_find(&r->fleet, key))
+        return;
+    rtr_fleet_down(&r->fleet, key);
+    for (uint32_t i = 0; i < r->config.requests_max; i++) {
+        struct rtr_req *q = &r->requests[i];
+        if (q->state != RTR_REQ_RUNNING)
+            continue;
+        if (q->prefill == key) { /* the decode worker reads the prompt itself; the charge went with the worker's entry */
+            for (uint32_t k = 0; k < q->ask.choices; k++)
+                q->choice[k].prompt_charge = 0;
+            q->prefill = 0;
+        }
+        if (q->decode == key)
+            attempt_failed(r, q, KVS_PEER_LOST, "the decode worker was lost");
+    }
+}
+
+static void expire(struct rtr *r)
+{
+    uint64_t earliest = RTR_NEVER;
+    for (uint32_t i = 0; i < r->config.requests_max; i++) {
+        struct rtr_req *q = &r->requests[i];
+        if (q->state != RTR_REQ_WAITING && q->state != RTR_REQ_RUNNING)
+            continue;
+        if (r->now_us >= q->deadline_us) {
+            bool waiting = q->state == RTR_REQ_WAITING;
+            finish(r, q, KVS_REQ_DEADLINE, waiting ? "no worker had a place before the request's deadline" : "the request's deadline has passed");
+        } else if (q->deadline_us < earliest) {
+            earliest = q->deadline_us;
+        }
+    }
+    r->earliest_us = earliest;
+}
+
+static void reap(struct rtr *r)
+{
+    for (uint32_t i = 0; i < r->over_count; i++)
+        rtr_req_fini(&r->requests[r->over[i]]);
+    r->over_count = 0;
+    r->rec_count = r->rec_next = 0;
+}
+
+static void on_event(struct rtr *r, const struct rtr_event *ev)
+{
+    struct rtr_req *q;
+    struct rtr_worker *w;
+    switch (ev->type) {
+    case RTR_EV_REQUEST: on_request(r, ev->request); break;
+    case RTR_EV_GONE:
+        q = find(r, ev->id);
+        if (q)
+            finish(r, q, KVS_REQ_CANCELLED, "the client left");
+        break;
+    case RTR_EV_CHOICE_STOP: on_choice_stop(r, ev->id, ev->choice); break;
+    case RTR_EV_PAUSE: on_pause(r, ev->id, ev->flag); break;
+    case RTR_EV_WORKER_UP:
+        if (rtr_fleet_up(&r->fleet, ev->worker, ev->model, ev->card) != KVS_OK)
+            r->stats.workers_refused++;
+        r->pump = true;
+        break;
+    case RTR_EV_WORKER_CARD:
+        rtr_fleet_card(&r->fleet, ev->worker, ev->card);
+        r->pump = true;
+        break;
+    case RTR_EV_WORKER_DOWN: on_worker_down(r, ev->worker); r->pump = true; break;
+    case RTR_EV_SUSPECT:
+        w = rtr_fleet_find(&r->fleet, ev->worker);
+        if (w)
+            w->suspect = ev->flag;
+        break;
+    case RTR_EV_LOAD:
+        rtr_fleet_load(&r->fleet, ev->worker, ev->load);
+        r->pump = true;
+        break;
+    case RTR_EV_TOKEN: on_token(r, ev->worker, ev->token); break;
+    case RTR_EV_END: on_end(r, ev); break;
+    case RTR_EV_TIMER: break;
+    }
+}
+
+void rtr_step(struct rtr *r, const struct rtr_event *ev, uint64_t now_us)
+{
+    KVS_ASSERT(r->rec_next == r->rec_count); /* the actions of the last step were taken */
+    KVS_ASSERT(now_us >= r->now_us);
+    reap(r);
+    r->now_us = now_us;
+    if (now_us >= r->earliest_us)
+        expire(r); /* first: an event that comes too late does not save a request */
+    on_event(r, ev);
+    if (r->pump && r->admission.waiting)
+        pump_queue(r);
+    r->pump = false;
+}
+
+/* ---- actions ---- */
+
+static void expand(struct rtr *r, const struct rec *a, struct rtr_action *out)
+{
+    memset(out, 0, sizeof(*out));
+    out->type = a->type;
+    out->worker = a->worker;
+    out->id = a->id;
+    out->attempt = a->attempt;
+    out->choice = a->choice;
+    out->flag = a->flag;
+    out->status = a->status;
+    out->retry_after_s = a->retry_s;
+    out->text = "";
+    if (a->type == RTR_ACT_TOKEN)
+        out->token = &r->entry;
+    else if (a->type == RTR_ACT_REJECT)
+        out->text = r->reject_text;
+    else if (a->type == RTR_ACT_FINISH)
+        out->text = r->requests[a->slot].end_text;
+}
+
+/* A Generate that was recorded and then ended in the same step (a deadline, a loss) is not sent at all. */
+static bool expand_generate(struct rtr *r, const struct rec *a, struct rtr_action *out)
+{
+    struct rtr_req *q = &r->requests[a->slot];
+    if (q->state != RTR_REQ_RUNNING || q->attempt != a->attempt || !q->choice[a->choice].running)
+        return false;
+    uint64_t left_ms = q->deadline_us > r->now_us ? (q->deadline_us - r->now_us) / 1000 : 0;
+    out->remaining_ms = left_ms < 1 ? 1 : left_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)left_ms;
+    return rtr_req_generate(q, a->choice, &out->generate) == KVS_OK;
+}
+
+size_t rtr_actions(struct rtr *r, struct rtr_action *out, size_t cap)
+{
+    size_t n = 0;
+    while (n < cap && r->rec_next < r->rec_count) {
+        const struct rec *a = &r->recs[r->rec_next++];
+        expand(r, a, &out[n]);
+        if (a->type == RTR_ACT_GENERATE && !expand_generate(r, a, &out[n]))
+            continue;
+        n++;
+    }
+    return n;
+}
+
+uint64_t rtr_deadline_us(const struct rtr *r)
+{
+    return r->earliest_us;
+}
+
+void rtr_stats(const struct rtr *r, struct rtr_stats *out)
+{
+    *out = r->stats;
+    for (uint32_t i = 0; i < r->fleet.workers_max; i++) {
+        out->outstanding_tokens += r->fleet.workers[i].decode_tokens + r->fleet.workers[i].prefill_tokens;
+        out->sequences += r->fleet.workers[i].sequences;
+    }
+}
+
+bool rtr_model_ready(const struct rtr *r, uint32_t model, bool *pair_out)
+{
+    bool ready = false, pair = false;
+    for (uint32_t i = 0; i < r->fleet.workers_max; i++) {
+        const struct rtr_worker *d = &r->fleet.workers[i];
+        if (!d->key || d->model != model || d->draining || !rtr_worker_decodes(d))
+            continue;
+        ready = true;
+        for (uint32_t k = 0; k < r->fleet.workers_max && !pair; k++) {
+            const struct rtr_worker *p = &r->fleet.workers[k];
+            pair = p->key && p->model == model && rtr_worker_prefills(p) && rtr_worker_linked(d, p);
+        }
+    }
+    if (pair_out)
+        *pair_out = pair;
+    return ready;
+}

@@ -1,0 +1,408 @@
+/* core_test.c - the router's core, rule by rule: placement, ends, attempts, deadlines, bounds. Events are written out by hand and every
+ * step's actions are looked at; the random test beside it looks for what nobody thought of.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "router/core/router.h"
+
+#define ACTS_MAX 64
+struct bench {
+    struct rtr *r;
+    uint64_t now;
+    struct rtr_action acts[ACTS_MAX];
+    size_t n;
+};
+
+static const int32_t prompt[200] = {1, 2, 3};
+
+static void setup(struct bench *b, void (*change)(struct rtr_config *))
+{
+    struct rtr_config c;
+    rtr_config_default(&c);
+    c.requests_max = 8;
+    c.workers_max = 8;
+    if (change)
+        change(&c);
+    memset(b, 0, sizeof(*b));
+    b->now = 1000;
+    assert_int_equal(rtr_create(&c, &b->r, NULL), KVS_OK);
+}
+
+static void step(struct bench *b, struct rtr_event ev)
+{
+    rtr_step(b->r, &ev, b->now);
+    b->n = rtr_actions(b->r, b->acts, ACTS_MAX);
+    struct rtr_action more;
+    assert_int_equal(rtr_actions(b->r, &more, 1), 0);
+}
+
+static const struct rtr_action *act(const struct bench *b, size_t i, rtr_action_type type)
+{
+    assert_true(i < b->n);
+    assert_int_equal(b->acts[i].type, type);
+    return &b->acts[i];
+}
+
+static void up(struct bench *b, uint64_t key, const char *id, msg_role role)
+{
+    struct msg_card card;
+    memset(&card, 0, sizeof(card));
+    card.role = role;
+    memcpy(card.id, id, strlen(id) + 1);
+    step(b, (struct rtr_event){.type = RTR_EV_WORKER_UP, .worker = key, .model = 7, .card = &card});
+}
+
+static void load(struct bench *b, uint64_t key, uint64_t outstanding, const char *peer)
+{
+    struct msg_load *l = calloc(1, sizeof(*l));
+    l->outstanding_tokens = outstanding;
+    if (peer) {
+        l->peer_count = 1;
+        memcpy(l->peers[0].id, peer, strlen(peer) + 1);
+    }
+    step(b, (struct rtr_event){.type = RTR_EV_LOAD, .worker = key, .load = l});
+    free(l);
+}
+
+static struct rtr_request asking(uint64_t id, uint32_t tokens, uint32_t choices)
+{
+    struct rtr_request a;
+    memset(&a, 0, sizeof(a));
+    a.id = id;
+    a.model = 7;
+    a.choices = choices;
+    a.tokens = prompt;
+    a.token_count = tokens;
+    a.max_tokens = 4;
+    return a;
+}
+
+static void ask(struct bench *b, uint64_t id, uint32_t tokens, uint32_t choices)
+{
+    struct rtr_request a = asking(id, tokens, choices);
+    step(b, (struct rtr_event){.type = RTR_EV_REQUEST, .request = &a});
+}
+
+static void token(struct bench *b, uint64_t worker, uint64_t id, uint32_t attempt, uint32_t choice, uint32_t index, int32_t tok, msg_finish fin)
+{
+    struct msg_token t;
+    memset(&t, 0, sizeof(t));
+    t.request = id;
+    t.attempt = attempt;
+    t.choice = choice;
+    t.index = index;
+    t.id = tok;
+    t.finish = fin;
+    if (fin == MSG_FINISH_ERROR) {
+        t.error = KVS_SELF_NUMERIC;
+        memcpy(t.text, "NaN in layer 3", 15);
+    }
+    step(b, (struct rtr_event){.type = RTR_EV_TOKEN, .worker = worker, .token = &t});
+}
+
+static void end(struct bench *b, uint64_t worker, uint64_t id, uint32_t attempt, uint32_t choice, kvs_status s)
+{
+    step(b, (struct rtr_event){.type = RTR_EV_END, .worker = worker, .id = id, .attempt = attempt, .choice = choice, .status = s, .text = "why"});
+}
+
+static void idle_and_gone(struct bench *b)
+{
+    struct rtr_stats st;
+    rtr_stats(b->r, &st);
+    assert_int_equal(st.running + st.waiting, 0);
+    assert_int_equal(st.outstanding_tokens, 0);
+    assert_int_equal(st.sequences, 0);
+    rtr_destroy(b->r);
+}
+
+static void test_a_request_runs_and_ends_once(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b, NULL);
+    up(&b, 10, "decode-0", MSG_ROLE_DECODE);
+    ask(&b, 1, 3, 1);
+    const struct rtr_action *g = act(&b, 0, RTR_ACT_GENERATE);
+    assert_int_equal(g->worker, 10);
+    assert_int_equal(g->generate.token_count, 3);
+    assert_int_equal(g->generate.tokens[2], 3);
+    assert_int_equal(g->generate.max_tokens, 4);
+    assert_int_equal(g->generate.placement, MSG_PLACE_LOCAL);
+    assert_int_equal(g->remaining_ms, 600000);
+    token(&b, 10, 1, 1, 0, 0, 50, MSG_RUNNING);
+    assert_int_equal(act(&b, 0, RTR_ACT_TOKEN)->token->id, 50);
+    assert_int_equal(b.n, 1);
+    token(&b, 10, 1, 1, 0, 1, 51, MSG_FINISH_STOP);
+    assert_int_equal(act(&b, 0, RTR_ACT_TOKEN)->token->finish, MSG_FINISH_STOP);
+    assert_int_equal(act(&b, 1, RTR_ACT_FINISH)->status, KVS_OK);
+    assert_int_equal(b.n, 2);
+    end(&b, 10, 1, 1, 0, KVS_OK);
+    assert_int_equal(b.n, 0);
+    step(&b, (struct rtr_event){.type = RTR_EV_GONE, .id = 1});
+    assert_int_equal(b.n, 0);
+    idle_and_gone(&b);
+}
+
+static void test_duplicates_and_late_attempts_are_dropped(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b, NULL);
+    up(&b, 10, "decode-0", MSG_ROLE_DECODE);
+    ask(&b, 1, 3, 2);
+    assert_int_equal(b.n, 2);
+    token(&b, 10, 1, 1, 0, 0, 50, MSG_RUNNING);
+    token(&b, 10, 1, 1, 0, 0, 50, MSG_RUNNING);
+    assert_int_equal(b.n, 0);
+    token(&b, 10, 1, 0, 0, 1, 51, MSG_RUNNING); /* an attempt of before */
+    assert_int_equal(b.n, 0);
+    token(&b, 11, 1, 1, 0, 1, 51, MSG_RUNNING); /* a worker that was not asked */
+    assert_int_equal(b.n, 0);
+    token(&b, 10, 1, 1, 1, 0, 60, MSG_FINISH_LENGTH);
+    assert_int_equal(b.n, 1);
+    token(&b, 10, 1, 1, 1, 0, 60, MSG_FINISH_LENGTH);
+    assert_int_equal(b.n, 0);
+    struct rtr_stats st;
+    rtr_stats(b.r, &st);
+    assert_int_equal(st.duplicates, 2);
+    assert_int_equal(st.late, 2);
+    token(&b, 10, 1, 1, 0, 2, 52, MSG_RUNNING); /* a hole: 1 never came */
+    act(&b, 0, RTR_ACT_ABORT);
+    assert_int_equal(act(&b, 1, RTR_ACT_FINISH)->status, KVS_PEER_PROTOCOL);
+    idle_and_gone(&b);
+}
+
+static void test_short_prompts_stay_long_ones_travel(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b, NULL);
+    up(&b, 10, "decode-0", MSG_ROLE_DECODE);
+    up(&b, 20, "prefill-0", MSG_ROLE_PREFILL);
+    ask(&b, 1, 100, 1);
+    assert_int_equal(act(&b, 0, RTR_ACT_GENERATE)->generate.placement, MSG_PLACE_LOCAL); /* not linked */
+    load(&b, 10, 0, "prefill-0");
+    ask(&b, 2, 64, 1);
+    assert_int_equal(act(&b, 0, RTR_ACT_GENERATE)->generate.placement, MSG_PLACE_LOCAL);
+    ask(&b, 3, 65, 1);
+    assert_int_equal(act(&b, 0, RTR_ACT_GENERATE)->generate.placement, MSG_PLACE_REMOTE);
+    assert_string_equal(b.acts[0].generate.prefill_worker, "prefill-0");
+    struct rtr_request a = asking(4, 10, 1);
+    a.placement = MSG_PLACE_REMOTE;
+    step(&b, (struct rtr_event){.type = RTR_EV_REQUEST, .request = &a});
+    assert_int_equal(act(&b, 0, RTR_ACT_GENERATE)->generate.placement, MSG_PLACE_REMOTE);
+    a = asking(5, 100, 1);
+    a.placement = MSG_PLACE_LOCAL;
+    step(&b, (struct rtr_event){.type = RTR_EV_REQUEST, .request = &a});
+    assert_int_equal(act(&b, 0, RTR_ACT_GENERATE)->generate.placement, MSG_PLACE_LOCAL);
+    step(&b, (struct rtr_event){.type = RTR_EV_WORKER_DOWN, .worker = 20});
+    assert_int_equal(b.n, 0); /* the decode worker sees to it */
+    for (uint64_t id = 1; id <= 5; id++)
+        token(&b, 10, id, 1, 0, 0, 9, MSG_FINISH_STOP);
+    idle_and_gone(&b);
+}
+
+static void test_the_least_loaded_decode_worker_is_taken(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b, NULL);
+    up(&b, 10, "decode-0", MSG_ROLE_DECODE);
+    up(&b, 11, "decode-1", MSG_ROLE_DECODE);
+    ask(&b, 1, 60, 1);
+    uint64_t first = act(&b, 0, RTR_ACT_GENERATE)->worker;
+    ask(&b, 2, 10, 1);
+    uint64_t second = act(&b, 0, RTR_ACT_GENERATE)->worker;
+    assert_true(first != second);
+    ask(&b, 3, 10, 1);
+    assert_int_equal(act(&b, 0, RTR_ACT_GENERATE)->worker, second);
+    load(&b, second, 1000, NULL); /* another router's work */
+    ask(&b, 4, 10, 1);
+    assert_int_equal(act(&b, 0, RTR_ACT_GENERATE)->worker, first);
+    load(&b, second, 0, NULL);
+    step(&b, (struct rtr_event){.type = RTR_EV_SUSPECT, .worker = second, .flag = true});
+    ask(&b, 5, 10, 1);
+    assert_int_equal(act(&b, 0, RTR_ACT_GENERATE)->worker, first);
+    rtr_destroy(b.r);
+}
+
+static void test_loss_before_the_first_token_moves_once_and_after_it_ends(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b, NULL);
+    up(&b, 10, "decode-0", MSG_ROLE_DECODE);
+    up(&b, 11, "decode-1", MSG_ROLE_DECODE);
+    up(&b, 12, "decode-2", MSG_ROLE_DECODE);
+    ask(&b, 1, 3, 2);
+    uint64_t a = b.acts[0].worker;
+    step(&b, (struct rtr_event){.type = RTR_EV_WORKER_DOWN, .worker = a});
+    assert_int_equal(b.n, 2);
+    const struct rtr_action *g = act(&b, 1, RTR_ACT_GENERATE);
+    assert_int_equal(g->generate.attempt, 2);
+    uint64_t c = g->worker;
+    assert_true(c != a);
+    end(&b, c, 1, 2, 0, KVS_BUSY_PAGES); /* refused there as well: once is enough */
+    assert_int_equal(act(&b, 0, RTR_ACT_ABORT)->worker, c);
+    assert_int_equal(act(&b, 1, RTR_ACT_FINISH)->status, KVS_BUSY_PAGES);
+    assert_true(b.acts[1].retry_after_s >= 1);
+    ask(&b, 2, 3, 1);
+    uint64_t d = b.acts[0].worker;
+    token(&b, d, 2, 1, 0, 0, 5, MSG_RUNNING);
+    step(&b, (struct rtr_event){.type = RTR_EV_WORKER_DOWN, .worker = d});
+    assert_int_equal(b.n, 1);
+    assert_int_equal(act(&b, 0, RTR_ACT_FINISH)->status, KVS_PEER_LOST);
+    idle_and_gone(&b);
+}
+
+static void test_a_refusal_that_is_the_requests_fault_is_final(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b, NULL);
+    up(&b, 10, "decode-0", MSG_ROLE_DECODE);
+    up(&b, 11, "decode-1", MSG_ROLE_DECODE);
+    ask(&b, 1, 3, 1);
+    end(&b, b.acts[0].worker, 1, 1, 0, KVS_REQ_TOO_LONG);
+    assert_int_equal(b.n, 1);
+    assert_int_equal(act(&b, 0, RTR_ACT_FINISH)->status, KVS_REQ_TOO_LONG);
+    assert_string_equal(b.acts[0].text, "why");
+    ask(&b, 2, 3, 1);
+    token(&b, b.acts[0].worker, 2, 1, 0, 0, -1, MSG_FINISH_ERROR);
+    assert_int_equal(b.n, 1);
+    assert_int_equal(act(&b, 0, RTR_ACT_FINISH)->status, KVS_SELF_NUMERIC);
+    assert_string_equal(b.acts[0].text, "NaN in layer 3");
+    idle_and_gone(&b);
+}
+
+static void test_deadline_ends_running_and_waiting(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b, NULL);
+    assert_int_equal(rtr_deadline_us(b.r), RTR_NEVER);
+    up(&b, 10, "decode-0", MSG_ROLE_DECODE);
+    struct rtr_request a = asking(1, 3, 1);
+    a.deadline_us = b.now + 5000;
+    step(&b, (struct rtr_event){.type = RTR_EV_REQUEST, .request = &a});
+    assert_int_equal(b.acts[0].remaining_ms, 5);
+    assert_int_equal(rtr_deadline_us(b.r), b.now + 5000);
+    b.now += 4999;
+    step(&b, (struct rtr_event){.type = RTR_EV_TIMER});
+    assert_int_equal(b.n, 0);
+    b.now += 1;
+    step(&b, (struct rtr_event){.type = RTR_EV_TIMER});
+    act(&b, 0, RTR_ACT_ABORT);
+    assert_int_equal(act(&b, 1, RTR_ACT_FINISH)->status, KVS_REQ_DEADLINE);
+    assert_int_equal(rtr_deadline_us(b.r), RTR_NEVER);
+    idle_and_gone(&b);
+}
+
+static void tight(struct rtr_config *c)
+{
+    c->worker_sequences_max = 2;
+    c->queue_max = 2;
+    c->tokens_max = 500;
+}
+
+static void test_bounds_and_the_queue(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b, tight);
+    ask(&b, 1, 3, 1);
+    assert_int_equal(act(&b, 0, RTR_ACT_REJECT)->status, KVS_BUSY_NO_WORKER);
+    up(&b, 10, "decode-0", MSG_ROLE_DECODE);
+    ask(&b, 2, 3, 1);
+    ask(&b, 3, 3, 1);
+    ask(&b, 4, 3, 2); /* waits: needs two places */
+    assert_int_equal(b.n, 0);
+    ask(&b, 5, 3, 1);
+    assert_int_equal(b.n, 0);
+    ask(&b, 6, 3, 1);
+    assert_int_equal(act(&b, 0, RTR_ACT_REJECT)->status, KVS_BUSY_QUEUE);
+    assert_true(b.acts[0].retry_after_s >= 1);
+    token(&b, 10, 2, 1, 0, 0, 9, MSG_FINISH_STOP);
+    assert_int_equal(b.n, 2); /* 4 is first and does not fit: 5 must not overtake it */
+    token(&b, 10, 3, 1, 0, 0, 9, MSG_FINISH_STOP);
+    assert_int_equal(b.n, 4);
+    assert_int_equal(act(&b, 2, RTR_ACT_GENERATE)->id, 4);
+    assert_int_equal(act(&b, 3, RTR_ACT_GENERATE)->id, 4);
+    step(&b, (struct rtr_event){.type = RTR_EV_GONE, .id = 5});
+    assert_int_equal(b.n, 1);
+    assert_int_equal(act(&b, 0, RTR_ACT_FINISH)->status, KVS_REQ_CANCELLED);
+    step(&b, (struct rtr_event){.type = RTR_EV_GONE, .id = 4});
+    act(&b, 0, RTR_ACT_ABORT);
+    assert_int_equal(act(&b, 1, RTR_ACT_FINISH)->status, KVS_REQ_CANCELLED);
+    ask(&b, 7, 200, 1);
+    ask(&b, 8, 200, 1);
+    ask(&b, 9, 101, 1); /* prompt tokens over the bound */
+    assert_int_equal(act(&b, 0, RTR_ACT_REJECT)->status, KVS_BUSY_QUEUE);
+    step(&b, (struct rtr_event){.type = RTR_EV_WORKER_DOWN, .worker = 10});
+    assert_int_equal(b.n, 2);
+    idle_and_gone(&b);
+}
+
+static void test_a_stop_string_ends_one_choice_or_the_request(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b, NULL);
+    up(&b, 10, "decode-0", MSG_ROLE_DECODE);
+    ask(&b, 1, 3, 2);
+    token(&b, 10, 1, 1, 0, 0, 5, MSG_RUNNING);
+    step(&b, (struct rtr_event){.type = RTR_EV_CHOICE_STOP, .id = 1, .choice = 0});
+    assert_int_equal(b.n, 1);
+    assert_int_equal(act(&b, 0, RTR_ACT_CANCEL)->choice, 0);
+    token(&b, 10, 1, 1, 0, 1, 6, MSG_RUNNING); /* was on its way */
+    assert_int_equal(b.n, 0);
+    end(&b, 10, 1, 1, 0, KVS_REQ_CANCELLED);
+    assert_int_equal(b.n, 0);
+    step(&b, (struct rtr_event){.type = RTR_EV_CHOICE_STOP, .id = 1, .choice = 1});
+    act(&b, 0, RTR_ACT_ABORT);
+    assert_int_equal(act(&b, 1, RTR_ACT_FINISH)->status, KVS_OK);
+    idle_and_gone(&b);
+}
+
+static void test_draining_workers_get_nothing_new(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b, NULL);
+    up(&b, 10, "decode-0", MSG_ROLE_DECODE);
+    assert_true(rtr_model_ready(b.r, 7, NULL));
+    assert_false(rtr_model_ready(b.r, 8, NULL));
+    struct msg_card card;
+    memset(&card, 0, sizeof(card));
+    card.role = MSG_ROLE_DECODE;
+    card.draining = true;
+    step(&b, (struct rtr_event){.type = RTR_EV_WORKER_CARD, .worker = 10, .card = &card});
+    assert_false(rtr_model_ready(b.r, 7, NULL));
+    ask(&b, 1, 3, 1);
+    assert_int_equal(act(&b, 0, RTR_ACT_REJECT)->status, KVS_BUSY_NO_WORKER);
+    idle_and_gone(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_request_runs_and_ends_once),
+        cmocka_unit_test(test_duplicates_and_late_attempts_are_dropped),
+        cmocka_unit_test(test_short_prompts_stay_long_ones_travel),
+        cmocka_unit_test(test_the_least_loaded_decode_worker_is_taken),
+        cmocka_unit_test(test_loss_before_the_first_token_moves_once_and_after_it_ends),
+        cmocka_unit_test(test_a_refusal_that_is_the_requests_fault_is_final),
+        cmocka_unit_test(test_deadline_ends_running_and_waiting),
+        cmocka_unit_test(test_bounds_and_the_queue),
+        cmocka_unit_test(test_a_stop_string_ends_one_choice_or_the_request),
+        cmocka_unit_test(test_draining_workers_get_nothing_new),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
