@@ -4,7 +4,8 @@
  * rows of the ragged batch, cuts their attention into items, and lets the team run the architecture's forward pass. An
  * item is up to 16 positions of one sequence that share a tile, with all query heads of a KV head, so that keys and
  * values are read once for all of them. A step of very few rows splits each row's keys by segment instead: the segments
- * are merged left to right either way, so the result is the same. SPDX-License-Identifier: Apache-2.0 */
+ * are merged left to right either way, so the result is the same.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/ctx.h"
 #include "engine/arch/arch.h"
 #include "engine/memory.h"

@@ -1,5 +1,6 @@
 /* memory.c - weights and scratch are read in long runs: with 2 MiB pages one thread reads DRAM some 10 % faster
- * (measured). Below 1 MiB a plain aligned block does. SPDX-License-Identifier: Apache-2.0 */
+ * (measured). Below 1 MiB a plain aligned block does.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/memory.h"
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* rope.h - rotation tables of a model, and the double-precision functions they need (no libm: the same bits
- * everywhere). SPDX-License-Identifier: Apache-2.0 */
+ * everywhere).
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_ENGINE_ROPE_H
 #define KVS_ENGINE_ROPE_H
 

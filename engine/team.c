@@ -7,7 +7,8 @@
  * Tickets: two counters take turns. The last to arrive at the barrier that ends phase p clears p's counter, which is
  * used again in phase p + 2, so nobody can see it half cleared. Sleep: a member raises `sleepers`, then looks at `run`
  * again; run() raises `run`, then looks at `sleepers`: with sequentially consistent operations at least one of them
- * sees the other. SPDX-License-Identifier: Apache-2.0 */
+ * sees the other.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/team.h"
 #include "sys/thread.h"
 #include <pthread.h>

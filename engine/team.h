@@ -1,6 +1,7 @@
 /* team.h - a fixed group of threads that run one function together, with barriers and shared work counters.
  * The device thread is member 0 and calls eng_team_run; the others spin a moment after a run, then sleep until the
- * next. Nothing computed depends on who takes which ticket. SPDX-License-Identifier: Apache-2.0 */
+ * next. Nothing computed depends on who takes which ticket.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_ENGINE_TEAM_H
 #define KVS_ENGINE_TEAM_H
 

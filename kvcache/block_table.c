@@ -1,6 +1,6 @@
 /* block_table.c - memory of a sequence's block table. All entries begin as KVC_BLOCK_NONE; rows are as long as the
- * context allows, so that a sequence never has to move its table while a step reads it. SPDX-License-Identifier:
- * Apache-2.0 */
+ * context allows, so that a sequence never has to move its table while a step reads it.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kvcache/block_table.h"
 
 #include <stdlib.h>

@@ -5,7 +5,8 @@
  *
  * The digest context is created per call: EVP keeps no state between calls and a block costs well under a microsecond
  * beside the 64 tokens it names. Failure of OpenSSL (out of memory, or SHA-256 forbidden by a provider) is a status,
- * never a weak hash. SPDX-License-Identifier: Apache-2.0 */
+ * never a weak hash.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kvcache/hash.h"
 
 #include "base/checked.h"

@@ -5,7 +5,8 @@
  * group the same number where the layer count allows it. Smaller would cost throughput, larger would delay the first
  * page of a chunk that is being computed. A model too small for 0.25 MiB is one group; a layer over 2 MiB is a group of
  * its own. Where no equal cut fits, groups differ by one layer at most. An ordered group_layers is taken as it stands;
- * the last group then holds the rest. SPDX-License-Identifier: Apache-2.0 */
+ * the last group then holds the rest.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kvcache/layout.h"
 
 #include "base/checked.h"

@@ -6,8 +6,8 @@
  * tree refers to it: the last release turns it into `cached` instead of `free` fenced  nobody holds it, but a broken
  * peer might still write: neither free nor cached until the peer is gone A fenced page may be known no more: the tree
  * must not offer what might still change, so fence drops the mark and the tree must have forgotten the page before
- * (asserted). Invariant after every call: free + cached + held + fenced == total (asserted). SPDX-License-Identifier:
- * Apache-2.0 */
+ * (asserted). Invariant after every call: free + cached + held + fenced == total (asserted).
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kvcache/pool.h"
 
 #include <stdlib.h>

@@ -1,5 +1,6 @@
 /* f16.h - half precision in integer code, the same bits as F16C: round to nearest even, NaN becomes quiet and keeps its
- * payload. SPDX-License-Identifier: Apache-2.0 */
+ * payload.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_ENGINE_OPS_F16_H
 #define KVS_ENGINE_OPS_F16_H
 

@@ -7,7 +7,8 @@
  * Shapes: activations are rows of f32. A product is cut into strips of 16 outputs; padding rows of a weight are zero.
  * Attention works on one KV head of one sequence, tiles of 64 keys counted from position 0, segments of 512 keys.
  * Functions that return bool say false when a NaN, an infinity or a value over the bound was met; that row's results
- * are void. SPDX-License-Identifier: Apache-2.0 */
+ * are void.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_ENGINE_OPS_OPS_H
 #define KVS_ENGINE_OPS_OPS_H
 

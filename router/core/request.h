@@ -2,7 +2,6 @@
  *
  *   FREE -> WAITING -> RUNNING -> OVER -> FREE        (OVER: FINISH is among the actions; freed at the next step)
  *              ^----------'  (second attempt, all workers full)
- *
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_ROUTER_CORE_REQUEST_H
 #define KVS_ROUTER_CORE_REQUEST_H

@@ -2,7 +2,8 @@
  * Weights stay as the file has them, row after row, so that this table shares no packing with the fast ones: a mistake
  * in either shows as a difference. Block formats (ggml): Q8_0 = f16 d, 32 x i8; Q4_0 = f16 d, 16 bytes of two nibbles
  * (weight i in the low half of byte i, weight i + 16 in the high half), minus 8; Q4_1 = f16 d, f16 m, the nibbles as
- * they stand. SPDX-License-Identifier: Apache-2.0 */
+ * they stand.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/ops/ref/ref.h"
 #include "base/checked.h"
 #include "engine/ops/scalar.h"

@@ -1,5 +1,6 @@
 /* table.c - the reference op table: plain C, one obvious loop per function. Slow on purpose; it is what the others are
- * held to. SPDX-License-Identifier: Apache-2.0 */
+ * held to.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/ops/ref/ref.h"
 
 const struct eng_ops eng_ops_ref = {

@@ -1,5 +1,6 @@
 /* rig.h - a model on an engine with pages made by hand, for tests: block tables that scatter, several sequences,
- * goldens. SPDX-License-Identifier: Apache-2.0 */
+ * goldens.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_TESTS_ENGINE_RIG_H
 #define KVS_TESTS_ENGINE_RIG_H
 

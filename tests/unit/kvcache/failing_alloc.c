@@ -1,5 +1,6 @@
 /* failing_alloc.c - see failing_alloc.h. Only calls made by the code under test pass through here: --wrap works at link
- * time. SPDX-License-Identifier: Apache-2.0 */
+ * time.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "tests/unit/kvcache/failing_alloc.h"
 
 #include <stdbool.h>

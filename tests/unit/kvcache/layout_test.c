@@ -1,6 +1,6 @@
 /* layout_test.c - page sizes and offsets against arithmetic by hand (written in each comment), for the sample models
- * and block sizes 1 to 512; groups cover the layers; bad configurations are refused. SPDX-License-Identifier:
- * Apache-2.0 */
+ * and block sizes 1 to 512; groups cover the layers; bad configurations are refused.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,6 @@
 /* pool_test.c - the pool against a naive model (one small struct a page, everything counted afresh) under random
- * operations; what must assert is tried in a child process. KVASIR_TEST_SEED repeats a run. SPDX-License-Identifier:
- * Apache-2.0 */
+ * operations; what must assert is tried in a child process. KVASIR_TEST_SEED repeats a run.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,0 +1,1 @@
+__attribute__((target("avx2"))) void g(void);

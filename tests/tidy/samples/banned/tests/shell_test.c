@@ -1,0 +1,5 @@
+void f(void)
+{
+    system("true");
+    strcpy(a, b); /* bite */
+}

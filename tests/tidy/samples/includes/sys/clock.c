@@ -1,0 +1,4 @@
+#include "base/error.h"
+#include "sys/clock.h"
+#include <time.h>
+#include "proto/msg.h" /* bite */

@@ -1,0 +1,3 @@
+#include "sys/log.h"
+#include "router/core/policy.h"
+#include <stdio.h>

@@ -1,0 +1,2 @@
+/* A file without a licence line. */
+int x;

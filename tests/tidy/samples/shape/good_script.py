@@ -1,0 +1,3 @@
+"""A script.
+SPDX-License-Identifier: Apache-2.0
+"""

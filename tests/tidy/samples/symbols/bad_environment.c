@@ -1,0 +1,1 @@
+char *getenv(const char *); char *f(void); char *f(void) { return getenv("X"); }

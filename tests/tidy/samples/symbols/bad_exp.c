@@ -1,0 +1,1 @@
+double exp(double); double f(double x); double f(double x) { return exp(x); }

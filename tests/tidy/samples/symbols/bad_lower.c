@@ -1,0 +1,1 @@
+void kvs_log(void); void f(void); void f(void) { kvs_log(); }

@@ -1,0 +1,1 @@
+int printf(const char *, ...); int f(void); int f(void) { return printf("x"); }

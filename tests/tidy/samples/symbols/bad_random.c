@@ -1,0 +1,1 @@
+int rand(void); int f(void); int f(void) { return rand(); }

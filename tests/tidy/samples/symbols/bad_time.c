@@ -1,0 +1,1 @@
+long time(long *); long f(void); long f(void) { return time(0); }
