@@ -1,0 +1,139 @@
+/* encode.c - text to ids: special tokens are cut out where they stand, what lies between is merged.
+ *
+ * Special tokens are matched from left to right, at each place the longest. With MDL_PARSE_SPECIAL off only user-defined
+ * ones count: the text of a control token in a user's message stays text.
+ * SPM: spaces and U+2581 are the same thing, and a stretch of text at the start or after a special token gets a space in
+ * front where the file asks for it.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "model/tokenizer_int.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct encoder {
+    const struct mdl_tokenizer *t;
+    struct mdl_merger merger;
+    struct mdl_split *split; /* BPE */
+    struct kvs_error *err;
+};
+
+static kvs_status take_piece(void *user, const uint8_t *piece, size_t n)
+{
+    struct encoder *e = user;
+    int32_t id = mdl_text_find(e->t, piece, n);
+    if (id != MDL_NO_ID && (uint32_t)id < e->t->vocab && e->t->whole[id] != 0)
+        return mdl_merger_emit(&e->merger, id);
+    return mdl_merger_run(&e->merger, piece, n);
+}
+
+static kvs_status encode_spm(struct encoder *e, const uint8_t *text, size_t n)
+{
+    uint8_t *copy = malloc(n + 1);
+    size_t len = 0;
+    if (copy == NULL)
+        return kvs_fail(e->err, KVS_SELF_NOMEM, "no memory to tokenize %zu bytes", n);
+    if (e->t->space_prefix) /* every stretch is the first one or follows a special token */
+        copy[len++] = ' ';
+    for (size_t i = 0; i < n;) {
+        if (text[i] == 0xe2 && n - i >= 3 && text[i + 1] == 0x96 && text[i + 2] == 0x81) {
+            copy[len++] = ' ';
+            i += 3;
+        } else {
+            copy[len++] = text[i++];
+        }
+    }
+    kvs_status st = mdl_merger_run(&e->merger, copy, len);
+    free(copy);
+    return st;
+}
+
+static kvs_status encode_plain(struct encoder *e, const uint8_t *text, size_t n)
+{
+    if (n == 0)
+        return KVS_OK;
+    if (e->t->spm)
+        return encode_spm(e, text, n);
+    return mdl_split_run(e->split, text, n, take_piece, e, e->err);
+}
+
+/* First index in [lo, hi) of the sorted texts whose byte at depth is not below c; shorter texts come first. */
+static uint32_t lower_bound(const struct mdl_tokenizer *t, const int32_t *ids, uint32_t lo, uint32_t hi, size_t depth, int c)
+{
+    while (lo < hi) {
+        uint32_t mid = lo + (hi - lo) / 2;
+        struct mdl_str s = mdl_text(t, ids[mid]);
+        if ((s.len > depth ? (uint8_t)s.data[depth] : -1) < c)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/* The longest special token at the head of the text; its length, 0 for none. */
+static size_t match_special(const struct mdl_tokenizer *t, const struct mdl_specials *specials, const uint8_t *text, size_t n,
+                            int32_t *id_out)
+{
+    uint32_t lo = 0, hi = specials->count;
+    size_t best = 0;
+    if (!specials->first[text[0]])
+        return 0;
+    for (size_t depth = 0; depth < n; depth++) {
+        lo = lower_bound(t, specials->ids, lo, hi, depth, text[depth]);
+        hi = lower_bound(t, specials->ids, lo, hi, depth, text[depth] + 1);
+        if (lo == hi)
+            break;
+        if (mdl_text(t, specials->ids[lo]).len == depth + 1) {
+            best = depth + 1;
+            *id_out = specials->ids[lo];
+        }
+    }
+    return best;
+}
+
+static kvs_status encode_all(struct encoder *e, const uint8_t *text, size_t n, uint32_t flags)
+{
+    const struct mdl_tokenizer *t = e->t;
+    const struct mdl_specials *specials = (flags & MDL_PARSE_SPECIAL) != 0 ? &t->special_all : &t->special_user;
+    size_t plain = 0;
+    kvs_status st = KVS_OK;
+    if ((flags & MDL_ADD_SPECIAL) != 0 && t->add_bos)
+        st = mdl_merger_emit(&e->merger, t->bos);
+    for (size_t at = 0; st == KVS_OK && specials->count > 0 && at < n;) {
+        int32_t id = MDL_NO_ID;
+        size_t len = match_special(t, specials, text + at, n - at, &id);
+        if (len == 0) {
+            at++;
+            continue;
+        }
+        st = encode_plain(e, text + plain, at - plain);
+        if (st == KVS_OK)
+            st = mdl_merger_emit(&e->merger, id);
+        at += len;
+        plain = at;
+    }
+    if (st == KVS_OK)
+        st = encode_plain(e, text + plain, n - plain);
+    if (st == KVS_OK && (flags & MDL_ADD_SPECIAL) != 0 && t->add_eos)
+        st = mdl_merger_emit(&e->merger, t->eos);
+    return st;
+}
+
+kvs_status mdl_encode(const struct mdl_tokenizer *t, const char *text, size_t len, uint32_t flags, size_t ids_max,
+                      struct mdl_ids *out, struct kvs_error *err)
+{
+    struct encoder e = {.t = t, .err = err, .merger = {.t = t, .out = out, .ids_max = ids_max, .err = err}};
+    size_t before = out->count, room = ids_max > before ? ids_max - before : 0;
+    /* No token covers more than the longest one does (SPM: three bytes of U+2581 a space): hopeless texts cost nothing. */
+    if (len / ((size_t)t->longest * (t->spm ? 3 : 1) + 1) > room)
+        return kvs_fail(err, KVS_REQ_TOO_LONG, "the text has more than %zu tokens", ids_max);
+    if (!t->spm && mdl_split_create(t->pretok, &e.split) != KVS_OK)
+        return kvs_fail(err, KVS_SELF_NOMEM, "no memory to tokenize");
+    kvs_status st = encode_all(&e, (const uint8_t *)text, len, flags);
+    mdl_split_destroy(e.split);
+    mdl_merger_fini(&e.merger);
+    if (st != KVS_OK)
+        out->count = before;
+    return st;
+}

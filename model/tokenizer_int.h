@@ -1,0 +1,96 @@
+/* tokenizer_int.h - what the tokenizer's own files share; nobody else includes it.
+ *
+ *   tokenizer.c  the vocabulary: texts, look-up tables, what the file's keys say; accessors
+ *   pretok.c     byte-level BPE: text to pieces, by the passes that the file's .pre names
+ *   merge.c      one piece to ids: merges by priority, the same machine for BPE (ranks) and SPM (scores)
+ *   encode.c     mdl_encode: special tokens cut out, the rest handed to the above
+ *   detok.c      ids to text as it becomes certain
+ *
+ * Texts are kept as the raw bytes that a token stands for (space marks and GPT-2's byte mapping undone), so look-ups work on
+ * the caller's bytes and nothing is mapped while encoding.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVS_MODEL_TOKENIZER_INT_H
+#define KVS_MODEL_TOKENIZER_INT_H
+
+#include "model/tokenizer.h"
+
+#define MDL_NO_ID (-1)
+#define MDL_PRIO_NONE UINT32_MAX
+
+enum mdl_token_type {
+    MDL_TOKEN_NORMAL = 1, MDL_TOKEN_UNKNOWN, MDL_TOKEN_CONTROL, MDL_TOKEN_USER, MDL_TOKEN_UNUSED, MDL_TOKEN_BYTE,
+};
+
+struct mdl_pair {
+    uint64_t key;  /* left id << 32 | right id; MDL_PAIR_EMPTY: free slot */
+    uint32_t rank; /* lower merges first */
+    int32_t id;    /* what the two become */
+};
+#define MDL_PAIR_EMPTY UINT64_MAX
+
+/* Tokens that are cut out of the text before anything else, sorted by their bytes. */
+struct mdl_specials {
+    int32_t *ids;
+    uint32_t count;
+    bool first[256]; /* some text begins with this byte */
+};
+
+struct mdl_pretok;
+
+struct mdl_tokenizer {
+    bool spm;
+    bool add_bos, add_eos, space_prefix;
+    int32_t bos, eos, unk;
+    uint32_t vocab; /* ids below it are tokens; texts from it on are merge results that are no tokens */
+    uint8_t *blob;
+    size_t blob_len, blob_cap;
+    uint32_t *text_end; /* text i is blob[text_end[i] .. text_end[i + 1]) */
+    uint32_t text_count, text_cap;
+    uint32_t longest; /* bytes of the longest text */
+    uint8_t *type;    /* of tokens */
+    uint8_t *whole;   /* BPE: this token's text encodes to this token alone */
+    uint32_t *prio;   /* SPM: scores turned round into ranks */
+    int32_t byte_id[256];
+    int32_t *slots; /* text to id, open addressing, MDL_NO_ID: free */
+    uint32_t slot_mask, slot_used;
+    struct mdl_pair *pairs;
+    uint64_t pair_mask;
+    struct mdl_specials special_all, special_user; /* with and without MDL_PARSE_SPECIAL */
+    struct mdl_pretok *pretok;
+};
+
+struct mdl_str mdl_text(const struct mdl_tokenizer *t, int32_t id);
+int32_t mdl_text_find(const struct mdl_tokenizer *t, const uint8_t *bytes, size_t n); /* MDL_NO_ID when absent */
+
+/* pretok.c. A piece callback's failure ends the split and is returned. */
+typedef kvs_status (*mdl_piece_fn)(void *user, const uint8_t *piece, size_t n);
+struct mdl_split; /* per call: PCRE2's match data */
+KVS_MUST_CHECK kvs_status mdl_pretok_create(struct mdl_str name, struct mdl_pretok **out, struct kvs_error *err);
+void mdl_pretok_destroy(struct mdl_pretok *p);
+KVS_MUST_CHECK kvs_status mdl_split_create(const struct mdl_pretok *p, struct mdl_split **out);
+void mdl_split_destroy(struct mdl_split *s);
+KVS_MUST_CHECK kvs_status mdl_split_run(struct mdl_split *s, const uint8_t *text, size_t n, mdl_piece_fn fn, void *user,
+                                        struct kvs_error *err);
+
+/* merge.c */
+struct mdl_symbol {
+    uint32_t start;      /* of its bytes in the piece; the next symbol's start ends it */
+    uint32_t prev, next; /* MDL_PRIO_NONE: none */
+    uint32_t prio;       /* of merging it with the next one */
+    int32_t id, merged;  /* its own id, and that of the merge */
+};
+struct mdl_merger {
+    const struct mdl_tokenizer *t;
+    struct mdl_symbol *symbols; /* scratch, owned */
+    uint64_t *heap;             /* priority << 32 | symbol */
+    size_t symbol_cap, heap_cap;
+    struct mdl_ids *out;
+    size_t ids_max;
+    struct kvs_error *err;
+};
+void mdl_merger_fini(struct mdl_merger *m);
+KVS_MUST_CHECK kvs_status mdl_merger_emit(struct mdl_merger *m, int32_t id);
+/* Appends the ids of one piece (BPE) or of one stretch of text between special tokens (SPM). */
+KVS_MUST_CHECK kvs_status mdl_merger_run(struct mdl_merger *m, const uint8_t *piece, size_t n);
+
+#endif
