@@ -3,6 +3,10 @@
  * A connection is up after both HELLOs; PING goes out every 0.5 s, silence is suspect after 1 s and dead after 2 s (KVS_PEER_TIMEOUT);
  * EOF is noticed at once (KVS_PEER_LOST). After a stall of our own of over 1 s all peers' clocks start anew.
  * Sending is bounded: a stream whose queue passes 8 MiB is closed. Flow control: credits per call (256 KiB), except Tokens, Load and Register.
+ * A call that the peer started ends for us with our END (Prefill, Fetch: with its ACK or NACK), with on_cancel, or with on_down: what we
+ * still send for it after that is dropped in silence. No handler runs inside a call of this header: losses are told from the loop.
+ * The dialer's HELLO comes first; the listener answers with its own, or with GOAWAY: a dialer that is refused gets on_dial_failed.
+ * net_rpc_destroy may not be called from a handler.
  * Nothing is called back after net_rpc_destroy; every started call ends exactly once (on_end), with KVS_PEER_LOST when the stream dies.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_NET_RPC_H
@@ -32,6 +36,7 @@ struct net_rpc_handlers {
     void (*on_item)(void *user, net_conn conn, uint32_t stream, const uint8_t *payload, size_t n);
     void (*on_end)(void *user, net_conn conn, uint32_t stream, const struct msg_end *end); /* also synthesised on loss or CANCEL time-out */
     void (*on_pause)(void *user, net_conn conn, uint32_t stream, const uint8_t *payload, size_t n, bool resume);
+    void (*on_writable)(void *user, net_conn conn, uint32_t stream); /* may be NULL: credit is back after net_rpc_item said KVS_BUSY_QUEUE */
 };
 
 KVS_MUST_CHECK kvs_status net_rpc_create(struct kvs_loop *loop, const struct msg_hello *self, const struct net_rpc_handlers *h, struct net_rpc **out,
