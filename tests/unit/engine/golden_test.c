@@ -91,7 +91,7 @@ static void run(const char *model, const char *golden, bool exact, const struct 
 
 #define SHARED_MODELS KVS_SHARED_DIR "/models/"
 static const char *const paths[] = {"ref", "avx2"};
-static uint32_t path_count = 1;
+static uint32_t path_count = 2;
 
 static void test_stories(void **state)
 {

@@ -1,0 +1,336 @@
+/* attention_avx2.c - one segment of attention for up to 64 query rows of one KV head.
+ *
+ * Lanes are keys when scores are computed (K lies as [dim][token]) and dims when values are summed (V as [token][dim]),
+ * so every sum is one sequential chain per lane, as the contract wants. Query rows go through in sixes: a tile of keys
+ * and values is read from cache for the second six on. The kernel is the same for both halves: C[row][lane] (+)= sum
+ * over i of A[i][lane] * B[row][i]      scores: A = K, i = dims; values: A = V, i = keys with 2 registers of lanes for
+ * 4 to 6 rows, 4 for 1 to 3. A tile that spans several blocks (blocks below 64 tokens) is gathered into scratch first;
+ * F16 tiles are widened there when more than six rows read them. SPDX-License-Identifier: Apache-2.0 */
+#include "engine/ops/cpu/avx2.h"
+#include "engine/ops/cpu/cpu.h"
+
+#define SIX 6u
+
+/* 64 keys and values, where they lie or gathered. */
+struct tile {
+    const void *k, *v;
+    size_t k_stride, v_stride; /* elements between dims, between tokens */
+    bool half;
+};
+
+ENG_INLINE __m256 load(const void *p, size_t i, const bool half)
+{
+    return half ? eng_load_f16((const uint16_t *)p + i) : _mm256_loadu_ps((const float *)p + i);
+}
+
+/* --- kernels --- */
+
+#define C_LOAD2(r)                                                                 \
+    const float *b_##r = b + r * b_stride;                                         \
+    __m256 c0_##r = sum ? _mm256_loadu_ps(c + r * c_stride) : _mm256_setzero_ps(); \
+    __m256 c1_##r = sum ? _mm256_loadu_ps(c + r * c_stride + 8) : _mm256_setzero_ps();
+#define C_STEP2(r)                                 \
+    {                                              \
+        __m256 x = _mm256_broadcast_ss(b_##r + i); \
+        c0_##r = _mm256_fmadd_ps(a0, x, c0_##r);   \
+        c1_##r = _mm256_fmadd_ps(a1, x, c1_##r);   \
+        ENG_PIN(c0_##r, c1_##r);                   \
+    }
+#define C_STORE2(r)                             \
+    _mm256_storeu_ps(c + r * c_stride, c0_##r); \
+    _mm256_storeu_ps(c + r * c_stride + 8, c1_##r);
+#define C_LOAD4(r)                                                                      \
+    C_LOAD2(r)                                                                          \
+    __m256 c2_##r = sum ? _mm256_loadu_ps(c + r * c_stride + 16) : _mm256_setzero_ps(); \
+    __m256 c3_##r = sum ? _mm256_loadu_ps(c + r * c_stride + 24) : _mm256_setzero_ps();
+#define C_STEP4(r)                                 \
+    {                                              \
+        __m256 x = _mm256_broadcast_ss(b_##r + i); \
+        c0_##r = _mm256_fmadd_ps(a0, x, c0_##r);   \
+        c1_##r = _mm256_fmadd_ps(a1, x, c1_##r);   \
+        c2_##r = _mm256_fmadd_ps(a2, x, c2_##r);   \
+        c3_##r = _mm256_fmadd_ps(a3, x, c3_##r);   \
+        ENG_PIN(c0_##r, c1_##r);                   \
+        ENG_PIN(c2_##r, c3_##r);                   \
+    }
+#define C_STORE4(r)                                  \
+    C_STORE2(r)                                      \
+    _mm256_storeu_ps(c + r * c_stride + 16, c2_##r); \
+    _mm256_storeu_ps(c + r * c_stride + 24, c3_##r);
+
+/* a: n steps of lanes at a_stride; `ahead` is fetched into the cache while we are here (the next tile to be read). */
+#define KERNEL2(rows)                                                                                         \
+    ENG_INLINE void kernel_##rows(const void *a, size_t at, size_t a_stride, const float *b, size_t b_stride, \
+                                  uint32_t n, float *c, size_t c_stride, const bool sum, const bool half,     \
+                                  const char *ahead)                                                          \
+    {                                                                                                         \
+        (void)ahead;                                                                                          \
+        ENG_EACH_##rows(C_LOAD2) for (size_t i = 0; i < n; i++, at += a_stride)                               \
+        {                                                                                                     \
+            __m256 a0 = load(a, at, half), a1 = load(a, at + 8, half);                                        \
+            ENG_EACH_##rows(C_STEP2)                                                                          \
+        }                                                                                                     \
+        ENG_EACH_##rows(C_STORE2)                                                                             \
+    }
+#define KERNEL4(rows)                                                                                         \
+    ENG_INLINE void kernel_##rows(const void *a, size_t at, size_t a_stride, const float *b, size_t b_stride, \
+                                  uint32_t n, float *c, size_t c_stride, const bool sum, const bool half,     \
+                                  const char *ahead)                                                          \
+    {                                                                                                         \
+        ENG_EACH_##rows(C_LOAD4) for (size_t i = 0; i < n; i++, at += a_stride)                               \
+        {                                                                                                     \
+            _mm_prefetch(ahead + i * (half ? 64 : 128), _MM_HINT_T0);                                         \
+            if (!half) {                                                                                      \
+                _mm_prefetch(ahead + i * 128 + 64, _MM_HINT_T0);                                              \
+            }                                                                                                 \
+            __m256 a0 = load(a, at, half), a1 = load(a, at + 8, half);                                        \
+            __m256 a2 = load(a, at + 16, half), a3 = load(a, at + 24, half);                                  \
+            ENG_EACH_##rows(C_STEP4)                                                                          \
+        }                                                                                                     \
+        ENG_EACH_##rows(C_STORE4)                                                                             \
+    }
+KERNEL4(1)
+KERNEL4(2)
+KERNEL4(3)
+KERNEL2(4)
+KERNEL2(5)
+KERNEL2(6)
+
+/* 8 lanes of any number of rows, adding to c: what is left of a head whose size is no multiple of 16 or 32. */
+ENG_INLINE void narrow_lanes(const void *a, size_t at, size_t a_stride, const float *b, size_t b_stride, uint32_t n,
+                             float *c, size_t c_stride, uint32_t rows, const bool half)
+{
+    for (uint32_t r = 0; r < rows; r++) {
+        __m256 s = _mm256_loadu_ps(c + r * c_stride);
+        for (size_t i = 0; i < n; i++) {
+            s = _mm256_fmadd_ps(load(a, at + i * a_stride, half), _mm256_broadcast_ss(b + r * b_stride + i), s);
+        }
+        _mm256_storeu_ps(c + r * c_stride, s);
+    }
+}
+
+/* The last value_dim % 8 lanes, one by one. */
+static void last_lanes(const struct tile *t, uint32_t from, uint32_t to, const float *p, uint32_t keys, float *o,
+                       size_t o_stride, uint32_t rows)
+{
+    for (uint32_t r = 0; r < rows; r++) {
+        for (uint32_t d = from; d < to; d++) {
+            float s = o[r * o_stride + d];
+            for (uint32_t i = 0; i < keys; i++) {
+                size_t at = i * t->v_stride + d;
+                float v = t->half ? eng_f16_to_f32(((const uint16_t *)t->v)[at]) : ((const float *)t->v)[at];
+                s = fmaf(p[r * ENG_TILE + i], v, s);
+            }
+            o[r * o_stride + d] = s;
+        }
+    }
+}
+
+#define SCORES(rows, lanes)                                                                 \
+    for (uint32_t j = 0; j < keys; j += lanes) {                                            \
+        kernel_##rows(t->k, j, t->k_stride, q, q_stride, dim, p + j, ENG_TILE, false, half, \
+                      ahead + (size_t)j * dim * (half ? 2 : 4));                            \
+    }                                                                                       \
+    break;
+ENG_INLINE void scores_any(const struct tile *t, uint32_t dim, uint32_t keys, const float *q, size_t q_stride, float *p,
+                           uint32_t rows, const char *ahead, const bool half)
+{
+    switch (rows) {
+    case 1: SCORES(1, 32)
+    case 2: SCORES(2, 32)
+    case 3: SCORES(3, 32)
+    case 4: SCORES(4, 16)
+    case 5: SCORES(5, 16)
+    default: SCORES(6, 16)
+    }
+}
+
+#define VALUES(rows, lanes)                                                                 \
+    for (; d + lanes <= dim; d += lanes) {                                                  \
+        kernel_##rows(t->v, d, t->v_stride, p, ENG_TILE, keys, o + d, o_stride, true, half, \
+                      ahead + (size_t)d * 64 * (half ? 2 : 4));                             \
+    }                                                                                       \
+    break;
+ENG_INLINE void values_any(const struct tile *t, uint32_t dim, uint32_t keys, const float *p, float *o, size_t o_stride,
+                           uint32_t rows, const char *ahead, const bool half)
+{
+    uint32_t d = 0;
+    switch (rows) {
+    case 1: VALUES(1, 32)
+    case 2: VALUES(2, 32)
+    case 3: VALUES(3, 32)
+    case 4: VALUES(4, 16)
+    case 5: VALUES(5, 16)
+    default: VALUES(6, 16)
+    }
+    for (; d + 8 <= dim; d += 8) {
+        narrow_lanes(t->v, d, t->v_stride, p, ENG_TILE, keys, o + d, o_stride, rows, half);
+    }
+    if (d < dim) {
+        last_lanes(t, d, dim, p, keys, o, o_stride, rows);
+    }
+}
+
+static __attribute__((noinline)) void scores(const struct tile *t, uint32_t dim, uint32_t keys, const float *q,
+                                             size_t q_stride, float *p, uint32_t rows, const char *ahead)
+{
+    if (t->half) {
+        scores_any(t, dim, keys, q, q_stride, p, rows, ahead, true);
+    } else {
+        scores_any(t, dim, keys, q, q_stride, p, rows, ahead, false);
+    }
+}
+
+static __attribute__((noinline)) void values(const struct tile *t, uint32_t dim, uint32_t keys, const float *p,
+                                             float *o, size_t o_stride, uint32_t rows, const char *ahead)
+{
+    if (t->half) {
+        values_any(t, dim, keys, p, o, o_stride, rows, ahead, true);
+    } else {
+        values_any(t, dim, keys, p, o, o_stride, rows, ahead, false);
+    }
+}
+
+/* --- tiles --- */
+
+static void copy_run(const struct eng_kv_view *kv, const void *page, uint32_t n, float *k, float *v)
+{
+    size_t bt = kv->block_tokens, kd = kv->key_dim, vd = kv->value_dim;
+    for (size_t d = 0; d < kd; d++) {
+        for (size_t t = 0; t < n; t++) {
+            k[d * ENG_TILE + t] = kv->type == KVC_F16 ? eng_f16_to_f32(((const uint16_t *)page)[d * bt + t])
+                                                      : ((const float *)page)[d * bt + t];
+        }
+    }
+    for (size_t i = 0; i < n * vd; i++) {
+        v[i] = kv->type == KVC_F16 ? eng_f16_to_f32(((const uint16_t *)page)[bt * kd + i])
+                                   : ((const float *)page)[bt * kd + i];
+    }
+}
+
+/* Blocks below 64 tokens: those that hold keys t0 .. t0 + keys - 1, side by side; lanes past them are zero. */
+static void tile_gather(const struct eng_kv_view *kv, uint32_t t0, uint32_t keys, struct eng_scratch *s,
+                        struct tile *out)
+{
+    if (keys < ENG_TILE) {
+        memset(s->k_tile, 0, (size_t)kv->key_dim * ENG_TILE * sizeof(float));
+    }
+    for (uint32_t t = 0; t < keys; t += kv->block_tokens) {
+        copy_run(kv, eng_kv_page(kv, (t0 + t) >> kv->block_shift), kv->block_tokens, s->k_tile + t,
+                 s->v_tile + (size_t)t * kv->value_dim);
+    }
+    *out = (struct tile){.k = s->k_tile, .v = s->v_tile, .k_stride = ENG_TILE, .v_stride = kv->value_dim};
+}
+
+static void widen(const uint16_t *from, size_t stride, uint32_t rows, uint32_t n, float *to)
+{
+    for (uint32_t r = 0; r < rows; r++, from += stride, to += n) {
+        uint32_t i = 0;
+        for (; i + 8 <= n; i += 8) {
+            _mm256_storeu_ps(to + i, eng_load_f16(from + i));
+        }
+        for (; i < n; i++) {
+            to[i] = eng_f16_to_f32(from[i]);
+        }
+    }
+}
+
+static struct tile tile_of(const struct eng_kv_view *kv, uint32_t t0, uint32_t keys, uint32_t rows,
+                           struct eng_scratch *s)
+{
+    struct tile t;
+    if (kv->block_tokens < ENG_TILE) {
+        tile_gather(kv, t0, keys, s, &t);
+        return t;
+    }
+    size_t es = kv->type == KVC_F16 ? 2 : 4, inside = t0 & (kv->block_tokens - 1);
+    const uint8_t *page = eng_kv_page(kv, t0 >> kv->block_shift);
+    t.half = kv->type == KVC_F16;
+    t.k = page + inside * es;
+    t.v = page + ((size_t)kv->block_tokens * kv->key_dim + inside * kv->value_dim) * es;
+    t.k_stride = kv->block_tokens;
+    t.v_stride = kv->value_dim;
+    if (t.half && rows > SIX) {
+        widen(t.k, t.k_stride, kv->key_dim, ENG_TILE, s->k_tile);
+        widen(t.v, 0, 1, ENG_TILE * kv->value_dim, s->v_tile);
+        t = (struct tile){.k = s->k_tile, .v = s->v_tile, .k_stride = ENG_TILE, .v_stride = kv->value_dim};
+    }
+    return t;
+}
+
+/* --- one tile --- */
+
+/* Scores of one row become probabilities; its running m, lanes and o follow. lanes: a multiple of 32 that holds keys.
+ */
+static void softmax_row(float *p, uint32_t keys, uint32_t lanes, float scale, float *m_io, float *lane, float *o,
+                        uint32_t dim)
+{
+    const __m256 vs = _mm256_set1_ps(scale), none = _mm256_set1_ps(-INFINITY);
+    __m256 top = none;
+    for (uint32_t j = keys; j < lanes; j++) {
+        p[j] = -INFINITY;
+    }
+    for (uint32_t j = 0; j < lanes; j += 8) {
+        __m256 v = _mm256_mul_ps(_mm256_loadu_ps(p + j), vs);
+        top = _mm256_max_ps(top, v);
+        _mm256_storeu_ps(p + j, v);
+    }
+    float tile_max = eng_max8(top), m = tile_max > *m_io ? tile_max : *m_io;
+    __m256 c = eng_exp8(_mm256_set1_ps(*m_io - m)), vm = _mm256_set1_ps(m);
+    *m_io = m;
+    __m256 l0 = _mm256_mul_ps(_mm256_loadu_ps(lane), c), l1 = _mm256_mul_ps(_mm256_loadu_ps(lane + 8), c);
+    for (uint32_t j = 0; j < lanes; j += 16) {
+        __m256 e0 = eng_exp8(_mm256_sub_ps(_mm256_loadu_ps(p + j), vm)),
+               e1 = eng_exp8(_mm256_sub_ps(_mm256_loadu_ps(p + j + 8), vm));
+        _mm256_storeu_ps(p + j, e0);
+        _mm256_storeu_ps(p + j + 8, e1);
+        l0 = _mm256_add_ps(l0, e0);
+        l1 = _mm256_add_ps(l1, e1);
+    }
+    _mm256_storeu_ps(lane, l0);
+    _mm256_storeu_ps(lane + 8, l1);
+    for (uint32_t d = 0; d < dim; d += 8) { /* rows of o are padded to 16 */
+        _mm256_storeu_ps(o + d, _mm256_mul_ps(_mm256_loadu_ps(o + d), c));
+    }
+}
+
+/* Rows first .. first + n - 1 against one tile that begins at key t0. */
+static void tile_rows(const struct eng_kv_view *kv, const struct tile *t, const char *ahead, uint32_t t0,
+                      const struct eng_attn_rows *r, uint32_t first, uint32_t n, struct eng_scratch *s)
+{
+    uint32_t keys = r->pos[first + n - 1] + 1 - t0;
+    keys = keys < ENG_TILE ? keys : ENG_TILE;
+    uint32_t lanes = (keys + 31) / 32 * 32;
+    float *o = s->o + (size_t)first * s->value_stride;
+    scores(t, kv->key_dim, lanes, s->q + (size_t)first * s->key_stride, s->key_stride, s->prob, n, t->v);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t visible = r->pos[first + i] + 1 - t0;
+        softmax_row(s->prob + i * ENG_TILE, visible < lanes ? visible : lanes, lanes, r->scale, &s->m[first + i],
+                    s->lanes + (first + i) * 16, o + (size_t)i * s->value_stride, kv->value_dim);
+    }
+    values(t, kv->value_dim, keys, s->prob, o, s->value_stride, n, ahead);
+}
+
+void eng_avx2_attend(const struct eng_kv_view *kv, uint32_t first_key, const struct eng_attn_rows *r,
+                     struct eng_scratch *s)
+{
+    uint32_t last = r->pos[r->count - 1];
+    for (uint32_t i = 0; i < r->count; i++) {
+        s->m[i] = -INFINITY;
+        memcpy(s->q + (size_t)i * s->key_stride, r->q[i], kv->key_dim * sizeof(float));
+        memset(s->lanes + i * 16, 0, 16 * sizeof(float));
+        memset(s->o + (size_t)i * s->value_stride, 0, s->value_stride * sizeof(float));
+    }
+    for (uint32_t t0 = first_key; t0 < first_key + ENG_SEGMENT && t0 <= last; t0 += ENG_TILE) {
+        struct tile t = tile_of(kv, t0, last + 1 - t0 < ENG_TILE ? last + 1 - t0 : ENG_TILE, r->count, s);
+        bool more = t0 + ENG_TILE <= last && kv->block_tokens >= ENG_TILE;
+        const char *ahead =
+            more ? (const char *)eng_kv_page(kv, (t0 + ENG_TILE) >> kv->block_shift) : (const char *)t.v;
+        for (uint32_t i = 0; i < r->count; i += SIX) {
+            tile_rows(kv, &t, ahead, t0, r, i, r->count - i < SIX ? r->count - i : SIX, s);
+        }
+    }
+    for (uint32_t i = 0; i < r->count; i++) {
+        s->l[i] = eng_fold16x(_mm256_loadu_ps(s->lanes + i * 16), _mm256_loadu_ps(s->lanes + i * 16 + 8));
+    }
+}

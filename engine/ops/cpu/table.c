@@ -1,0 +1,22 @@
+/* table.c - the AVX2 op table (with FMA and F16C: x86-64-v3).
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "engine/ops/cpu/cpu.h"
+
+const struct eng_ops eng_ops_avx2 = {
+    .name = "avx2",
+    .packed_bytes = eng_cpu_packed_bytes,
+    .pack = eng_cpu_pack,
+    .row = eng_cpu_row,
+    .norm = eng_avx2_norm,
+    .quantize = eng_avx2_quantize,
+    .add = eng_avx2_add,
+    .silu_mul = eng_avx2_silu_mul,
+    .rope = eng_avx2_rope,
+    .below = eng_avx2_below,
+    .sum_exp = eng_avx2_sum_exp,
+    .matmul = eng_avx2_matmul,
+    .kv_write = eng_avx2_kv_write,
+    .attend = eng_avx2_attend,
+    .merge = eng_avx2_merge,
+    .finish = eng_avx2_finish,
+};
