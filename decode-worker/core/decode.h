@@ -28,33 +28,33 @@
 struct dcw;
 
 struct dcw_config {
-    struct wrk_sched *sched;    /* borrowed; outlives the machine */
-    const char *id;             /* this worker's name: prefill_worker of local placements */
-    uint64_t epoch;             /* sink_epoch of our transfers */
-    uint64_t seed;              /* 64 random bits of this process: xfer ids and nonces are drawn from it (Philox) */
-    uint32_t calls_max;         /* GENERATE calls, waiting and draining ones included, 1 .. 4096; more: END{KVS_BUSY_QUEUE} */
-    uint32_t routers_max;       /* connections with an open TOKENS call; 0: 16 */
-    uint32_t vocab;             /* token ids are below it; logits have vocab * 4 bytes */
-    uint64_t call_max_us;       /* deadline of a call that states none; 0: 600 s */
+    struct wrk_sched *sched; /* borrowed; outlives the machine */
+    const char *id;          /* this worker's name: prefill_worker of local placements */
+    uint64_t epoch;          /* sink_epoch of our transfers */
+    uint64_t seed;           /* 64 random bits of this process: xfer ids and nonces are drawn from it (Philox) */
+    uint32_t calls_max;   /* GENERATE calls, waiting and draining ones included, 1 .. 4096; more: END{KVS_BUSY_QUEUE} */
+    uint32_t routers_max; /* connections with an open TOKENS call; 0: 16 */
+    uint32_t vocab;       /* token ids are below it; logits have vocab * 4 bytes */
+    uint64_t call_max_us; /* deadline of a call that states none; 0: 600 s */
 };
 
 typedef enum dcw_event_kind {
-    DCW_EV_TICK,          /* time passed, or the other machine changed the pools */
-    DCW_EV_GENERATE,      /* conn, stream, generate */
-    DCW_EV_CANCEL,        /* conn, stream of a GENERATE or of the TOKENS call (then all of that connection's calls end) */
-    DCW_EV_ABORT,         /* conn, stream (of the ABORT call: gets END(OK) at once), abort */
-    DCW_EV_TOKENS_OPEN,   /* conn, stream: where this router's entries go; without it GENERATE is refused */
-    DCW_EV_ROUTER_DOWN,   /* conn: connection lost: all its calls end, no END can be sent */
-    DCW_EV_PAUSE,         /* conn, request */
-    DCW_EV_RESUME,        /* conn, request */
-    DCW_EV_PEER_UP,       /* peer, peer_up: it may prefill for us */
-    DCW_EV_PEER_DOWN,     /* peer: control stream or transport is broken: nothing can be sent to it any more */
-    DCW_EV_PEER_CLOSED,   /* peer: its transport is closed: it cannot write into our pages any more */
-    DCW_EV_PREFILL_END,   /* xfer, prefill_end: END of our PREFILL call */
-    DCW_EV_GRANT,         /* xfer, grant: the port let go of the transfer */
-    DCW_EV_SAMPLED,       /* call, sampled: answer to SAMPLE */
-    DCW_EV_STEP_DONE,     /* after wrk_sched_step_done */
-    DCW_EV_DRAIN          /* refuse new calls from now on */
+    DCW_EV_TICK,        /* time passed, or the other machine changed the pools */
+    DCW_EV_GENERATE,    /* conn, stream, generate */
+    DCW_EV_CANCEL,      /* conn, stream of a GENERATE or of the TOKENS call (then all of that connection's calls end) */
+    DCW_EV_ABORT,       /* conn, stream (of the ABORT call: gets END(OK) at once), abort */
+    DCW_EV_TOKENS_OPEN, /* conn, stream: where this router's entries go; without it GENERATE is refused */
+    DCW_EV_ROUTER_DOWN, /* conn: connection lost: all its calls end, no END can be sent */
+    DCW_EV_PAUSE,       /* conn, request */
+    DCW_EV_RESUME,      /* conn, request */
+    DCW_EV_PEER_UP,     /* peer, peer_up: it may prefill for us */
+    DCW_EV_PEER_DOWN,   /* peer: control stream or transport is broken: nothing can be sent to it any more */
+    DCW_EV_PEER_CLOSED, /* peer: its transport is closed: it cannot write into our pages any more */
+    DCW_EV_PREFILL_END, /* xfer, prefill_end: END of our PREFILL call */
+    DCW_EV_GRANT,       /* xfer, grant: the port let go of the transfer */
+    DCW_EV_SAMPLED,     /* call, sampled: answer to SAMPLE */
+    DCW_EV_STEP_DONE,   /* after wrk_sched_step_done */
+    DCW_EV_DRAIN        /* refuse new calls from now on */
 } dcw_event_kind;
 
 struct dcw_event {
@@ -76,32 +76,33 @@ struct dcw_event {
         } peer_up;
         const struct msg_end *prefill_end; /* borrowed */
         struct {
-            kvs_status status;       /* KVS_OK: everything wanted has landed and was verified */
-            const uint32_t *missing; /* slots (index into GRANT's wants; want_count = the logits) that have not landed, rising or not */
+            kvs_status status; /* KVS_OK: everything wanted has landed and was verified */
+            /* slots (index into GRANT's wants; want_count = the logits) that have not landed; none given: nothing landed */
+            const uint32_t *missing;
             uint32_t missing_count;
-            uint64_t bytes;          /* KV bytes and pages landed and verified */
+            uint64_t bytes; /* KV bytes and pages landed and verified */
             uint32_t pages;
-            uint64_t elapsed_us;     /* first message begun to last landed */
+            uint64_t elapsed_us; /* first message begun to last landed */
         } grant;
         struct wrk_result sampled;
     };
 };
 
 typedef enum dcw_action_kind {
-    DCW_ACT_GRANT,        /* open a sink for the wants and kvt_grant it to the peer; always right before CALL_PREFILL of the same xfer */
+    DCW_ACT_GRANT, /* open a sink for the wants and kvt_grant it to the peer; always right before CALL_PREFILL of the same xfer */
     DCW_ACT_CALL_PREFILL, /* net_rpc_call(peer's connection, MSG_PREFILL, ...) */
     DCW_ACT_GRANT_END,    /* kvt_grant_end */
     DCW_ACT_GRANT_CANCEL, /* kvt_grant_cancel; a GRANT event follows */
     DCW_ACT_ACK,          /* net_rpc_ack on the PREFILL call */
     DCW_ACT_NACK,         /* net_rpc_nack; missing */
     DCW_ACT_CANCEL,       /* net_rpc_cancel on the PREFILL call: it is over, also when END has come */
-    DCW_ACT_SAMPLE,       /* sample from the logits that landed for xfer; answer with SAMPLED{call} (at once or later) */
-    DCW_ACT_FORGET,       /* the xfer is over: drop its logits buffer and stream (after a SAMPLE of it that still runs) */
-    DCW_ACT_TOKENS,       /* net_rpc_item(conn, stream, entries): one for each router and dcw_step at most */
-    DCW_ACT_END           /* net_rpc_end(conn, stream, {status, text}): GENERATE, or ABORT with KVS_OK */
+    DCW_ACT_SAMPLE, /* sample from the logits that landed for xfer; answer with SAMPLED{call} (at once or later) */
+    DCW_ACT_FORGET, /* the xfer is over: drop its logits buffer and stream (after a SAMPLE of it that still runs) */
+    DCW_ACT_TOKENS, /* net_rpc_item(conn, stream, entries): one for each router and dcw_step at most */
+    DCW_ACT_END     /* net_rpc_end(conn, stream, {status, text}): GENERATE, or ABORT with KVS_OK */
 } dcw_action_kind;
 
-/* Pointers stay valid until the next call of dcw_step or wrk_sched_next_step. */
+/* Pointers stay valid until the next call of dcw_step or wrk_sched_next_step. ACK, NACK and CANCEL for a stream that is gone: do nothing. */
 struct dcw_action {
     dcw_action_kind kind;
     uint32_t peer;
@@ -111,7 +112,8 @@ struct dcw_action {
     union {
         struct {
             uint64_t sink_epoch, nonce;
-            const struct msg_want *wants; /* slot i = wants[i]; the page is kvc_block_row(table, group)[block]; slot want_count = logits */
+            /* slot i = wants[i]; the page is kvc_block_row(table, group)[block]; slot want_count = logits */
+            const struct msg_want *wants;
             uint32_t want_count;
             const struct kvc_block_table *table;
             uint64_t logits_bytes; /* a buffer of that size belongs to the xfer until FORGET */
@@ -154,13 +156,13 @@ size_t dcw_actions(struct dcw *d, struct dcw_action *out, size_t cap);
 uint64_t dcw_deadline_us(const struct dcw *d); /* when a TICK is due: 0 now, UINT64_MAX never */
 
 struct dcw_stats {
-    uint32_t calls, transfers;                 /* now */
-    uint64_t accepted, refused;                /* since the start */
-    uint64_t ended[5];                         /* by msg_finish of the last entry (index MSG_FINISH_*; ABORT also for calls without one) */
-    uint64_t tokens;                           /* entries with a token */
-    uint64_t remote, local, fallbacks;         /* how prompts got their KV (fallbacks are counted in local or remote, too) */
-    uint64_t local_prefill_tokens;             /* prompt tokens computed here */
-    uint64_t kv_pages, kv_bytes;               /* landed and verified */
+    uint32_t calls, transfers;  /* now */
+    uint64_t accepted, refused; /* since the start */
+    uint64_t ended[5]; /* by msg_finish of the last entry (index MSG_FINISH_*; ABORT also for calls without one) */
+    uint64_t tokens;   /* entries with a token */
+    uint64_t remote, local, fallbacks; /* how prompts got their KV (fallbacks are counted in local or remote, too) */
+    uint64_t local_prefill_tokens;     /* tokens computed in chunks here, recompute after a preemption included */
+    uint64_t kv_pages, kv_bytes;       /* landed and verified */
 };
 struct dcw_stats dcw_stats(const struct dcw *d);
 

@@ -6,7 +6,7 @@
  *                                             the stream still lives and had none), pages back --> gone
  *
  * A page is handed out (SEND_PAGE) once its block is complete in its group: when the group's last layer is done in the step that completes
- * the block, in the order of the wants; the prompt's last partial block likewise in its last step; the logits message last. At most
+ * the block, blocks rising within a group; the prompt's last partial block likewise in its last step; the logits message last. At most
  * send_window messages of one call are between SEND_* and SENT. Every SEND_* is answered by exactly one SENT (also when the peer closes),
  * or by PEER_CLOSED, which stands for all that are left. Exactly one END per CALL unless PEER_DOWN came first.
  * Duplicate, late and unknown events are ignored.
@@ -67,7 +67,7 @@ struct pfw_event {
 };
 
 typedef enum pfw_action_kind {
-    PFW_ACT_SEND_PAGE,   /* kvt_send(peer, header, address of (group, page), cookie) */
+    PFW_ACT_SEND_PAGE, /* kvt_send(peer, header, address of (group, page), cookie) */
     PFW_ACT_SEND_LOGITS, /* kvt_send(peer, header, the row kept for slot `user`, cookie); the row may be dropped at its SENT */
     PFW_ACT_END          /* net_rpc_end(conn, stream, end) */
 } pfw_action_kind;
@@ -102,7 +102,7 @@ size_t pfw_actions(struct pfw *p, struct pfw_action *out, size_t cap);
 uint64_t pfw_deadline_us(const struct pfw *p); /* when a TICK is due: 0 now, UINT64_MAX never */
 
 struct pfw_stats {
-    uint32_t queued, running;      /* calls now */
+    uint32_t queued, running;                                         /* calls now */
     uint64_t calls, refused, acked, nacked, cancelled, expired, lost; /* since the start; how calls left */
     uint64_t prefill_tokens, pages_posted;
 };

@@ -40,7 +40,8 @@ struct wrk_sched_config {
     uint32_t tree_nodes;             /* prefix tree's bound; 0: no tree */
 };
 
-KVS_MUST_CHECK kvs_status wrk_sched_create(const struct wrk_sched_config *c, struct wrk_sched **out, struct kvs_error *err);
+KVS_MUST_CHECK kvs_status wrk_sched_create(const struct wrk_sched_config *c, struct wrk_sched **out,
+                                           struct kvs_error *err);
 void wrk_sched_destroy(struct wrk_sched *s);
 const struct kvc_layout *wrk_sched_layout(const struct wrk_sched *s);
 uint32_t wrk_sched_context(const struct wrk_sched *s);
@@ -53,7 +54,8 @@ uint32_t wrk_sched_batch_seqs(const struct wrk_sched *s);
 
 /* Opens a WAITING sequence. KVS_BUSY_FULL: no slot; KVS_REQ_TOO_LONG: over the context; KVS_BUSY_PAGES: its known tokens can never fit into
  * this worker's pools; KVS_SELF_NOMEM. err gets the text. No pages yet: wrk_sched_admit gives them. */
-KVS_MUST_CHECK kvs_status wrk_seq_open(struct wrk_sched *s, const struct wrk_seq_config *c, wrk_seq_id *out, struct kvs_error *err);
+KVS_MUST_CHECK kvs_status wrk_seq_open(struct wrk_sched *s, const struct wrk_seq_config *c, wrk_seq_id *out,
+                                       struct kvs_error *err);
 /* Gives pages to waiting sequences, oldest first, until one does not fit. Called by the machines at the end of each of their steps. */
 void wrk_sched_admit(struct wrk_sched *s);
 bool wrk_sched_can_admit(const struct wrk_sched *s); /* true: wrk_sched_admit would give pages to somebody now */
@@ -61,11 +63,13 @@ struct wrk_seq_view wrk_seq_look(const struct wrk_sched *s, wrk_seq_id id); /* a
 /* HELD -> READY: the first `computed` tokens have KV now (computed == token_count: wait for wrk_seq_append). Pages of blocks from
  * computed / block_tokens (rounded up) on are put on the zero list again when `rezero`: a transfer may have left bytes in them. */
 void wrk_seq_ready(struct wrk_sched *s, wrk_seq_id id, uint32_t computed, bool rezero);
-void wrk_seq_append(struct wrk_sched *s, wrk_seq_id id, int32_t token); /* a sampled token; only when computed == token_count and not full */
+void wrk_seq_append(struct wrk_sched *s, wrk_seq_id id,
+                    int32_t token); /* a sampled token; only when computed == token_count and not full */
 void wrk_seq_pause(struct wrk_sched *s, wrk_seq_id id, bool paused);
-void wrk_seq_stop(struct wrk_sched *s, wrk_seq_id id);  /* never schedule again; keeps its pages; a step with only such sequences stops */
-void wrk_seq_close(struct wrk_sched *s, wrk_seq_id id); /* pages back: at once, or when the step in flight is done */
-void wrk_seq_fence(struct wrk_sched *s, wrk_seq_id id); /* HELD only: pages from held to fenced */
+void wrk_seq_stop(struct wrk_sched *s,
+                  wrk_seq_id id); /* never schedule again; keeps its pages; a step with only such sequences stops */
+void wrk_seq_close(struct wrk_sched *s, wrk_seq_id id);   /* pages back: at once, or when the step in flight is done */
+void wrk_seq_fence(struct wrk_sched *s, wrk_seq_id id);   /* HELD only: pages from held to fenced */
 void wrk_seq_unfence(struct wrk_sched *s, wrk_seq_id id); /* FENCED: pages free, sequence gone */
 
 /* --- steps --- */
@@ -77,8 +81,9 @@ struct wrk_step_entry {
     const int32_t *ids; /* tokens at positions pos .. pos+count-1 */
     uint32_t count, pos;
     const struct kvc_block_table *table;
-    bool last;         /* these are the last known tokens: the last row's logits are wanted as `logits` says */
-    wrk_logits logits; /* NONE unless last. SAMPLE: sample with the fields below. SHIP: keep the row for the owner's slot `user` */
+    bool last; /* these are the last known tokens: the last row's logits are wanted as `logits` says */
+    wrk_logits
+        logits; /* NONE unless last. SAMPLE: sample with the fields below. SHIP: keep the row for the owner's slot `user` */
     struct msg_sampling sampling;
     uint32_t choice;
     uint32_t position; /* of the token to be sampled = pos + count */
@@ -102,8 +107,9 @@ const struct wrk_step *wrk_sched_in_flight(const struct wrk_sched *s); /* NULL: 
 bool wrk_sched_stop_wanted(const struct wrk_sched *s); /* true: nobody wants the step in flight any more */
 
 struct wrk_result { /* one per entry, in order */
-    kvs_status status; /* KVS_SELF_NUMERIC for a sequence with NaN; any error: the entry's tokens do not count as computed */
-    int32_t token;     /* with logits SAMPLE */
+    kvs_status
+        status; /* KVS_SELF_NUMERIC for a sequence with NaN; any error: the entry's tokens do not count as computed */
+    int32_t token; /* with logits SAMPLE */
     float logit, logprob, margin;
 };
 /* The device is done with step `id`. status: KVS_OK and results; KVS_REQ_CANCELLED: stopped by the layer callback, nothing was computed (what
@@ -118,7 +124,8 @@ struct wrk_seq_result { /* what an owner reads after STEP_DONE; sequences closed
     struct wrk_result r;
 };
 /* Results of the last finished step for one owner, valid until the next wrk_sched_next_step. step_id_out may be NULL. */
-const struct wrk_seq_result *wrk_sched_results(const struct wrk_sched *s, wrk_owner owner, uint32_t *count_out, uint64_t *step_id_out);
+const struct wrk_seq_result *wrk_sched_results(const struct wrk_sched *s, wrk_owner owner, uint32_t *count_out,
+                                               uint64_t *step_id_out);
 
 /* Preempts the newest decode sequence that is READY; false: none, or a step is in flight. */
 bool wrk_sched_preempt_newest(struct wrk_sched *s);
@@ -133,10 +140,10 @@ struct wrk_blocks wrk_entry_blocks(const struct kvc_layout *l, uint32_t pos, uin
 
 struct kvc_pool_counts wrk_sched_pages(const struct wrk_sched *s, uint32_t group);
 struct wrk_sched_stats {
-    uint32_t waiting, active, fenced;    /* sequences now */
-    uint64_t outstanding_tokens;         /* tokens without KV + tokens that may still be written */
+    uint32_t waiting, active, fenced; /* sequences now */
+    uint64_t outstanding_tokens;      /* tokens without KV + tokens that may still be written */
     uint64_t steps, chunks, prefill_tokens, decode_tokens, preemptions; /* since the start */
-    uint32_t widest_batch;               /* most sequences in one step so far */
+    uint32_t widest_batch;                                              /* most sequences in one step so far */
 };
 struct wrk_sched_stats wrk_sched_stats(const struct wrk_sched *s);
 /* Recounts everything from the sequences and compares with the pools; false and a text when something does not add up. For tests and sim. */

@@ -42,9 +42,10 @@ struct wrk_seq_config {
     uint32_t user;
     const int32_t *tokens; /* copied */
     uint32_t token_count;  /* 1 .. tokens_max */
-    uint32_t tokens_max;   /* length the sequence may grow to; the last token of that length needs no KV; at most the context + 1 */
-    bool hold;             /* first pages go to the owner (HELD) instead of the scheduler; forgotten on preemption */
-    wrk_logits logits;     /* wanted once all tokens have KV */
+    uint32_t
+        tokens_max; /* length the sequence may grow to; the last token of that length needs no KV; at most the context + 1 */
+    bool hold;      /* first pages go to the owner (HELD) instead of the scheduler; forgotten on preemption */
+    wrk_logits logits;            /* wanted once all tokens have KV */
     struct msg_sampling sampling; /* with WRK_LOGITS_SAMPLE */
     uint32_t choice;
 };
@@ -55,8 +56,9 @@ struct wrk_seq_view {
     uint32_t user;
     uint32_t token_count; /* tokens known */
     uint32_t computed;    /* leading tokens that have KV in pages */
-    uint32_t chunks;      /* step entries that computed more than a running sequence's single token, since the last (re)start */
-    uint32_t prefilled;   /* tokens computed in them, over the whole life (recompute included) */
+    uint32_t
+        chunks; /* step entries that computed more than a running sequence's single token, since the last (re)start */
+    uint32_t prefilled; /* tokens computed in them, over the whole life (recompute included) */
     uint32_t preemptions;
     bool paused, in_step;
     const int32_t *tokens;

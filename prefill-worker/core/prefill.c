@@ -1,0 +1,518 @@
+/* prefill.c - the request machine of a source. See prefill.h for the states; this file keeps them per call in few facts:
+ *   seq      the prompt in the scheduler; WAITING there is "queued" here; closed when the source says that pages may be unpinned
+ *   source   kvt_source: counts messages, knows when END is due and when the pages are free to go
+ *   todo     pages that are complete, in the order in which they leave; `posted` of them were handed out
+ * Each event changes facts; settle() then draws the conclusions for every call: hand out what the window allows, END, release. So a late or
+ * doubled event cannot skip a conclusion, it only finds nothing to change.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "prefill-worker/core/prefill.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define CALLS_MAX 1024u
+
+struct page_ref {
+    uint32_t block, group;
+};
+
+struct call {
+    bool live;
+    uint32_t generation;
+    uint64_t conn, request;
+    uint32_t stream, peer;
+    uint64_t arrived_us, deadline_us;
+    wrk_seq_id seq;
+    struct kvt_source *source;
+    uint32_t token_count, blocks;
+    uint8_t *wanted;       /* [block][group]: wanted and not yet in todo */
+    struct page_ref *todo; /* want_count of them at most */
+    uint32_t want_count, todo_count, posted;
+    uint8_t *unsent; /* per message: between SEND_* and SENT */
+    bool logits_wanted, logits_ready;
+    uint32_t layers_done; /* of the step in flight, as far as handled */
+    bool stopped, closed, stream_lost, ended;
+    char why[128]; /* END's text when stopped */
+    uint32_t chunks, computed;
+    uint64_t prefill_us;
+};
+
+struct pfw {
+    struct wrk_sched *sched;
+    uint32_t calls_max, vocab, send_window;
+    uint64_t queue_wait_us, call_max_us;
+    struct call *calls;
+    uint8_t peer_up[PFW_PEERS_MAX];
+    struct pfw_action *actions;
+    size_t action_count, action_next, action_cap;
+    bool draining;
+    struct pfw_stats stats;
+};
+
+/* --- create, destroy --- */
+
+kvs_status pfw_create(const struct pfw_config *c, struct pfw **out, struct kvs_error *err)
+{
+    KVS_ASSERT(c->sched && c->vocab > 0);
+    if (c->calls_max == 0 || c->calls_max > CALLS_MAX)
+        return kvs_fail(err, KVS_SELF_CONFIG, "a prefill worker can have 1 to %u calls, not %u", CALLS_MAX,
+                        c->calls_max);
+    struct pfw *p = calloc(1, sizeof *p);
+    if (!p)
+        return kvs_fail(err, KVS_SELF_NOMEM, "no memory for the prefill machine");
+    p->sched = c->sched;
+    p->calls_max = c->calls_max;
+    p->vocab = c->vocab;
+    p->send_window = c->send_window ? c->send_window : 64;
+    p->queue_wait_us = c->queue_wait_us ? c->queue_wait_us : 10000000;
+    p->call_max_us = c->call_max_us ? c->call_max_us : 600000000;
+    p->calls = calloc(p->calls_max, sizeof *p->calls);
+    p->action_cap =
+        (size_t)p->calls_max * (p->send_window + 1) + 1; /* per event: a window and an END of each call, a refusal */
+    p->actions = calloc(p->action_cap, sizeof *p->actions);
+    if (!p->calls || !p->actions)
+        goto fail;
+    *out = p;
+    return KVS_OK;
+fail:
+    pfw_destroy(p);
+    return kvs_fail(err, KVS_SELF_NOMEM, "no memory for the prefill machine's tables");
+}
+
+static void call_free(struct pfw *p, struct call *c)
+{
+    if (c->seq != WRK_SEQ_NONE)
+        wrk_seq_close(p->sched, c->seq);
+    while (c->source &&
+           kvt_source_in_flight(c->source) > 0) /* at the machine's end only: the transport is gone by then */
+        kvt_source_sent(c->source, KVS_SELF_STOPPING);
+    kvt_source_destroy(c->source);
+    free(c->wanted);
+    free(c->todo);
+    free(c->unsent);
+    *c = (struct call){.generation = c->generation};
+}
+
+void pfw_destroy(struct pfw *p)
+{
+    if (!p)
+        return;
+    for (uint32_t i = 0; p->calls && i < p->calls_max; i++)
+        if (p->calls[i].live)
+            call_free(p, &p->calls[i]);
+    free(p->calls);
+    free(p->actions);
+    free(p);
+}
+
+/* --- actions --- */
+
+static struct pfw_action *act(struct pfw *p, pfw_action_kind kind, uint32_t user, uint64_t request)
+{
+    KVS_ASSERT(p->action_count < p->action_cap);
+    struct pfw_action *a = &p->actions[p->action_count++];
+    *a = (struct pfw_action){.kind = kind, .user = user, .request = request};
+    return a;
+}
+
+size_t pfw_actions(struct pfw *p, struct pfw_action *out, size_t cap)
+{
+    size_t n = p->action_count - p->action_next;
+    if (n > cap)
+        n = cap;
+    memcpy(out, p->actions + p->action_next, n * sizeof *out);
+    p->action_next += n;
+    return n;
+}
+
+static void act_end(struct pfw *p, const struct call *c, kvs_status status, uint32_t pages_sent)
+{
+    struct pfw_action *a = act(p, PFW_ACT_END, (uint32_t)(c - p->calls), c->request);
+    a->end.conn = c->conn;
+    a->end.stream = c->stream;
+    a->end.end = (struct msg_end){.status = status,
+                                  .pages_sent = pages_sent,
+                                  .prefill_tokens = c->computed,
+                                  .chunks = c->chunks,
+                                  .prefill_us = c->prefill_us};
+    if (status != KVS_OK)
+        kvs_format(a->end.end.text, sizeof a->end.end.text, "%s", c->why);
+}
+
+static void refuse(struct pfw *p, const struct pfw_event *ev, kvs_status status, const char *text)
+{
+    struct pfw_action *a = act(p, PFW_ACT_END, 0, ev->call.msg->request);
+    a->end.conn = ev->conn;
+    a->end.stream = ev->stream;
+    a->end.end.status = status;
+    kvs_format(a->end.end.text, sizeof a->end.end.text, "%s", text);
+    p->stats.refused++;
+}
+
+/* --- accepting a call --- */
+
+static struct call *find(struct pfw *p, uint64_t conn, uint32_t stream)
+{
+    for (uint32_t i = 0; i < p->calls_max; i++)
+        if (p->calls[i].live && p->calls[i].conn == conn && p->calls[i].stream == stream)
+            return &p->calls[i];
+    return NULL;
+}
+
+static kvs_status check_call(const struct pfw *p, const struct pfw_event *ev, struct kvs_error *err)
+{
+    const struct msg_prefill *m = ev->call.msg;
+    if (p->draining)
+        return kvs_fail(err, KVS_SELF_STOPPING, "this prefill worker is draining");
+    if (ev->peer >= PFW_PEERS_MAX || !p->peer_up[ev->peer])
+        return kvs_fail(err, KVS_PEER_REFUSED, "no transport to the caller is up");
+    if (m->adapter[0])
+        return kvs_fail(err, KVS_REQ_UNSUPPORTED, "adapters are not offered");
+    if (m->token_count == 0)
+        return kvs_fail(err, KVS_REQ_INVALID, "a prefill needs tokens");
+    if (m->token_count > wrk_sched_context(p->sched))
+        return kvs_fail(err, KVS_REQ_TOO_LONG, "%u tokens are more than the context of %u", m->token_count,
+                        wrk_sched_context(p->sched));
+    for (uint32_t i = 0; i < m->token_count; i++)
+        if (m->tokens[i] < 0 || (uint32_t)m->tokens[i] >= p->vocab)
+            return kvs_fail(err, KVS_REQ_INVALID, "token %u is outside the vocabulary", i);
+    if (m->want_count == 0 && !m->logits)
+        return kvs_fail(err, KVS_REQ_INVALID, "nothing is wanted");
+    if (m->want_count > MSG_WANTS_MAX)
+        return kvs_fail(err, KVS_REQ_INVALID, "%u pages wanted, %u are the most", m->want_count,
+                        (unsigned)MSG_WANTS_MAX);
+    return KVS_OK;
+}
+
+/* The call's own memory; each want once and inside the prompt. */
+static kvs_status take_wants(struct pfw *p, struct call *c, const struct msg_prefill *m, struct kvs_error *err)
+{
+    const struct kvc_layout *l = wrk_sched_layout(p->sched);
+    c->blocks = kvc_blocks_for(l, m->token_count);
+    c->wanted = calloc((size_t)c->blocks * l->group_count, 1);
+    c->todo = calloc((size_t)m->want_count + 1, sizeof *c->todo);
+    c->unsent = calloc((size_t)m->want_count + 1, 1);
+    if (!c->wanted || !c->todo || !c->unsent)
+        return kvs_fail(err, KVS_SELF_NOMEM, "no memory for %u wanted pages", m->want_count);
+    for (uint32_t i = 0; i < m->want_count; i++) {
+        const struct msg_want *w = &m->wants[i];
+        if (w->block >= c->blocks || w->group >= l->group_count)
+            return kvs_fail(err, KVS_REQ_INVALID, "wanted page %u is outside the prompt or the layout", i);
+        uint8_t *bit = &c->wanted[(size_t)w->block * l->group_count + w->group];
+        if (*bit)
+            return kvs_fail(err, KVS_REQ_INVALID, "page %u is wanted twice", i);
+        *bit = 1;
+    }
+    c->want_count = m->want_count;
+    c->logits_wanted = m->logits;
+    return KVS_OK;
+}
+
+static kvs_status open_call(struct pfw *p, struct call *c, const struct msg_prefill *m, struct kvs_error *err)
+{
+    kvs_status st = take_wants(p, c, m, err);
+    if (st != KVS_OK)
+        return st;
+    struct kvt_source_config sc = {.sink_epoch = m->sink_epoch,
+                                   .xfer = m->xfer,
+                                   .nonce = m->nonce,
+                                   .message_count = m->want_count + (m->logits ? 1 : 0),
+                                   .deadline_us = c->deadline_us};
+    st = kvt_source_create(&sc, &c->source);
+    if (st != KVS_OK)
+        return kvs_fail(err, st, "no memory for a transfer");
+    struct wrk_seq_config qc = {.owner = WRK_OWNER_PREFILL,
+                                .user = (uint32_t)(c - p->calls),
+                                .tokens = m->tokens,
+                                .token_count = m->token_count,
+                                .tokens_max = m->token_count + 1,
+                                .logits = m->logits ? WRK_LOGITS_SHIP : WRK_LOGITS_NONE};
+    return wrk_seq_open(p->sched, &qc, &c->seq, err);
+}
+
+static void on_call(struct pfw *p, const struct pfw_event *ev, uint64_t now_us)
+{
+    struct kvs_error err = {.code = KVS_OK};
+    const struct msg_prefill *m = ev->call.msg;
+    struct call *c = NULL;
+    if (find(p, ev->conn, ev->stream))
+        return; /* the same call once more */
+    kvs_status st = check_call(p, ev, &err);
+    for (uint32_t i = 0; i < p->calls_max && !c; i++)
+        if (!p->calls[i].live)
+            c = &p->calls[i];
+    if (st == KVS_OK && !c)
+        st = kvs_fail(&err, KVS_BUSY_QUEUE, "all %u prefill calls of this worker are taken", p->calls_max);
+    if (st != KVS_OK) {
+        refuse(p, ev, st, err.text);
+        return;
+    }
+    *c = (struct call){.live = true,
+                       .generation = c->generation + 1,
+                       .conn = ev->conn,
+                       .stream = ev->stream,
+                       .peer = ev->peer,
+                       .request = m->request,
+                       .arrived_us = now_us,
+                       .token_count = m->token_count,
+                       .deadline_us = ev->call.deadline_us ? ev->call.deadline_us : now_us + p->call_max_us};
+    st = open_call(p, c, m, &err);
+    if (st != KVS_OK) {
+        call_free(p, c);
+        refuse(p, ev, st, err.text);
+        return;
+    }
+    p->stats.calls++;
+}
+
+/* --- facts that events change --- */
+
+static void stop(struct pfw *p, struct call *c, kvs_status status, const char *why)
+{
+    if (c->stopped)
+        return;
+    c->stopped = true;
+    kvs_format(c->why, sizeof c->why, "%s", why);
+    kvt_source_stop(c->source, status);
+    wrk_seq_stop(p->sched, c->seq);
+}
+
+/* The sink needs nothing more. how: the counter of the way in which this call left. */
+static void close_call(struct pfw *p, struct call *c, kvs_status status, const char *why, uint64_t *how)
+{
+    if (c->closed)
+        return;
+    c->closed = true;
+    (*how)++;
+    if (!c->ended)
+        stop(p, c, status, why);
+}
+
+/* Pages of the groups whose last layer lies in (layers_done, layers], for the blocks that these tokens complete. */
+static void pages_done(struct pfw *p, struct call *c, uint32_t pos, uint32_t count, uint32_t layers)
+{
+    const struct kvc_layout *l = wrk_sched_layout(p->sched);
+    struct wrk_blocks b = wrk_entry_blocks(l, pos, count, pos + count == c->token_count);
+    for (uint32_t g = 0; g < l->group_count; g++) {
+        uint32_t end = l->group[g].first_layer + l->group[g].layers;
+        if (end <= c->layers_done || end > layers)
+            continue;
+        for (uint32_t i = b.first; i < b.first + b.count; i++) {
+            uint8_t *bit = &c->wanted[(size_t)i * l->group_count + g];
+            if (!*bit)
+                continue;
+            *bit = 0;
+            KVS_ASSERT(c->todo_count < c->want_count);
+            c->todo[c->todo_count++] = (struct page_ref){.block = i, .group = g};
+        }
+    }
+    if (layers > c->layers_done)
+        c->layers_done = layers;
+}
+
+static void on_layer(struct pfw *p, const struct pfw_event *ev)
+{
+    const struct wrk_step *step = wrk_sched_in_flight(p->sched);
+    if (!step || step->id != ev->layer.step || ev->layer.layers > wrk_sched_layout(p->sched)->layer_count)
+        return;
+    for (uint32_t i = 0; i < step->entry_count; i++) {
+        const struct wrk_step_entry *e = &step->entries[i];
+        if (e->owner != WRK_OWNER_PREFILL || e->user >= p->calls_max)
+            continue;
+        struct call *c = &p->calls[e->user];
+        if (c->live && c->seq == e->seq && !c->stopped)
+            pages_done(p, c, e->pos, e->count, ev->layer.layers);
+    }
+}
+
+static void on_step_done(struct pfw *p, uint64_t now_us)
+{
+    uint32_t n;
+    const struct wrk_seq_result *r = wrk_sched_results(p->sched, WRK_OWNER_PREFILL, &n, NULL);
+    for (uint32_t i = 0; i < n; i++, r++) {
+        struct call *c = r->user < p->calls_max ? &p->calls[r->user] : NULL;
+        if (!c || !c->live || c->seq != r->seq || c->stopped)
+            continue;
+        if (r->pos + r->count <= c->computed)
+            continue; /* told before */
+        if (r->r.status != KVS_OK) {
+            stop(p, c, r->r.status,
+                 r->r.status == KVS_SELF_NUMERIC ? "a number of this sequence is not finite"
+                                                 : "the prefill step failed");
+            continue;
+        }
+        pages_done(p, c, r->pos, r->count, wrk_sched_layout(p->sched)->layer_count);
+        c->computed += r->count;
+        c->chunks++;
+        p->stats.prefill_tokens += r->count;
+        if (r->last) {
+            c->logits_ready = c->logits_wanted;
+            c->prefill_us = now_us - c->arrived_us;
+        }
+    }
+    for (uint32_t i = 0; i < p->calls_max; i++)
+        p->calls[i].layers_done = 0; /* the next step counts anew, also when this one was stopped */
+}
+
+/* generation (32 bits), slot (10), message (17: wants and logits are at most 65537): a late or doubled SENT names nothing that is unsent. */
+static uint64_t cookie_of(const struct pfw *p, const struct call *c, uint32_t message)
+{
+    return (uint64_t)c->generation << 32 | (uint64_t)(c - p->calls) << 17 | message;
+}
+
+static void on_sent(struct pfw *p, uint64_t cookie, kvs_status status)
+{
+    uint32_t slot = (uint32_t)cookie >> 17, message = (uint32_t)cookie & 0x1ffff;
+    if (slot >= p->calls_max)
+        return;
+    struct call *c = &p->calls[slot];
+    if (!c->live || c->generation != cookie >> 32 || message > c->want_count || !c->unsent[message])
+        return;
+    c->unsent[message] = 0;
+    kvt_source_sent(c->source, status);
+    if (status != KVS_OK)
+        stop(p, c, status, "a page could not be sent");
+}
+
+static void on_peer_gone(struct pfw *p, uint32_t peer, bool transport_closed)
+{
+    if (peer >= PFW_PEERS_MAX)
+        return;
+    p->peer_up[peer] = 0;
+    for (uint32_t i = 0; i < p->calls_max; i++) {
+        struct call *c = &p->calls[i];
+        if (!c->live || c->peer != peer)
+            continue;
+        c->stream_lost = true;
+        close_call(p, c, KVS_PEER_LOST, "the caller is gone", &p->stats.lost);
+        for (uint32_t m = 0; transport_closed && m <= c->want_count; m++)
+            if (c->unsent[m])
+                on_sent(p, cookie_of(p, c, m), KVS_PEER_LOST);
+    }
+}
+
+static void on_stream_event(struct pfw *p, const struct pfw_event *ev)
+{
+    struct call *c = find(p, ev->conn, ev->stream);
+    if (!c)
+        return;
+    if (ev->kind == PFW_EV_CANCEL)
+        close_call(p, c, KVS_REQ_CANCELLED, "cancelled by the caller", &p->stats.cancelled);
+    else if (!c->ended)
+        close_call(p, c, KVS_PEER_PROTOCOL, "ACK or NACK before END", &p->stats.cancelled);
+    else
+        close_call(p, c, KVS_OK, "", ev->kind == PFW_EV_ACK ? &p->stats.acked : &p->stats.nacked);
+}
+
+/* --- conclusions --- */
+
+static void post(struct pfw *p, struct call *c, bool logits)
+{
+    const struct kvc_layout *l = wrk_sched_layout(p->sched);
+    uint32_t message = logits ? c->want_count : c->posted;
+    const struct page_ref *r = &c->todo[message];
+    struct kvt_header h;
+    kvs_status st =
+        logits
+            ? kvt_source_post(c->source, KVT_LOGITS, KVT_LOGITS_BLOCK, KVT_LOGITS_GROUP, 0, (uint64_t)p->vocab * 4, &h)
+            : kvt_source_post(c->source, KVT_PAGE, r->block, (uint16_t)r->group, 0, l->group[r->group].page_bytes, &h);
+    KVS_ASSERT(st == KVS_OK);
+    struct pfw_action *a =
+        act(p, logits ? PFW_ACT_SEND_LOGITS : PFW_ACT_SEND_PAGE, (uint32_t)(c - p->calls), c->request);
+    a->send.peer = c->peer;
+    a->send.header = h;
+    a->send.cookie = cookie_of(p, c, message);
+    if (!logits) {
+        a->send.group = r->group;
+        a->send.page = kvc_block_row(wrk_seq_look(p->sched, c->seq).table, r->group)[r->block];
+        c->posted++;
+        p->stats.pages_posted++;
+    }
+    c->unsent[message] = 1;
+}
+
+static void settle(struct pfw *p, struct call *c, uint64_t now_us)
+{
+    kvs_status status;
+    uint32_t sent;
+    wrk_seq_state state = wrk_seq_look(p->sched, c->seq).state;
+    if (now_us >= c->deadline_us)
+        close_call(p, c, KVS_REQ_DEADLINE, "the call's time is up", &p->stats.expired);
+    else if (!c->stopped &&
+             (state == WRK_SEQ_FAILED || (state == WRK_SEQ_WAITING && now_us - c->arrived_us >= p->queue_wait_us)))
+        stop(p, c, KVS_BUSY_PAGES, "no KV pages came free in time");
+    while (!c->stopped && kvt_source_in_flight(c->source) < p->send_window && c->posted < c->todo_count)
+        post(p, c, false);
+    if (!c->stopped && c->logits_ready && c->posted == c->want_count &&
+        kvt_source_in_flight(c->source) < p->send_window) {
+        c->logits_ready = false;
+        post(p, c, true);
+    }
+    if (kvt_source_take_end(c->source, &status, &sent)) {
+        c->ended = true;
+        if (!c->stream_lost)
+            act_end(p, c, status, sent);
+        if (status != KVS_OK) /* the sink answers an error with nothing: it is over for both */
+            c->closed = true;
+    }
+    if (c->closed && c->ended) /* not before END was taken: a closed source has none */
+        kvt_source_close(c->source);
+    if (c->ended && kvt_source_released(c->source, now_us))
+        call_free(p, c);
+}
+
+void pfw_step(struct pfw *p, const struct pfw_event *ev, uint64_t now_us)
+{
+    KVS_ASSERT(p->action_next == p->action_count); /* the last event's actions were all taken */
+    p->action_next = p->action_count = 0;
+    switch (ev->kind) {
+    case PFW_EV_TICK: break;
+    case PFW_EV_PEER_UP:
+        if (ev->peer < PFW_PEERS_MAX)
+            p->peer_up[ev->peer] = 1;
+        break;
+    case PFW_EV_PEER_DOWN: on_peer_gone(p, ev->peer, false); break;
+    case PFW_EV_PEER_CLOSED: on_peer_gone(p, ev->peer, true); break;
+    case PFW_EV_CALL: on_call(p, ev, now_us); break;
+    case PFW_EV_ACK:
+    case PFW_EV_NACK:
+    case PFW_EV_CANCEL: on_stream_event(p, ev); break;
+    case PFW_EV_LAYER: on_layer(p, ev); break;
+    case PFW_EV_STEP_DONE: on_step_done(p, now_us); break;
+    case PFW_EV_SENT: on_sent(p, ev->sent.cookie, ev->sent.status); break;
+    case PFW_EV_DRAIN: p->draining = true; break;
+    }
+    for (uint32_t i = 0; i < p->calls_max; i++)
+        if (p->calls[i].live)
+            settle(p, &p->calls[i], now_us);
+    wrk_sched_admit(p->sched);
+}
+
+uint64_t pfw_deadline_us(const struct pfw *p)
+{
+    uint64_t least = wrk_sched_can_admit(p->sched) ? 0 : UINT64_MAX;
+    for (uint32_t i = 0; i < p->calls_max; i++) {
+        const struct call *c = &p->calls[i];
+        if (!c->live || c->closed)
+            continue;
+        if (c->deadline_us < least)
+            least = c->deadline_us;
+        if (!c->stopped && wrk_seq_look(p->sched, c->seq).state == WRK_SEQ_WAITING &&
+            c->arrived_us + p->queue_wait_us < least)
+            least = c->arrived_us + p->queue_wait_us;
+    }
+    return least;
+}
+
+struct pfw_stats pfw_stats(const struct pfw *p)
+{
+    struct pfw_stats out = p->stats;
+    for (uint32_t i = 0; i < p->calls_max; i++) {
+        if (!p->calls[i].live)
+            continue;
+        bool queued = wrk_seq_look(p->sched, p->calls[i].seq).state == WRK_SEQ_WAITING;
+        out.queued += queued;
+        out.running += !queued;
+    }
+    return out;
+}

@@ -1,0 +1,480 @@
+/* sched.c - sequences and their pages: opening, admission, growth, preemption, fencing, closing.
+ * Admission reserves for the known tokens and some room (reserve_tokens), all groups or none, oldest sequence first and never past one
+ * that does not fit: small late requests cannot starve a big early one. Growth beyond the reservation goes block by block; whoever cannot
+ * grow takes from the newest decode sequence. Sequences under a transfer (HELD) are never preempted, since a peer may be writing there.
+ * No deadlock: a waiting sequence holds nothing, everything that holds pages either runs or waits for an event with a deadline, and a
+ * sequence that could not even run alone is refused at open or ends as FAILED.
+ * Page contents are not seen here: pages that were given out stand on the zero list until the edge has taken them from it.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "worker/core/sched_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t slot_of(const struct wrk_sched *s, const struct wrk_seq *q)
+{
+    return (uint32_t)(q - s->seqs);
+}
+
+wrk_seq_id wrk__seq_id(const struct wrk_sched *s, const struct wrk_seq *q)
+{
+    return q->generation << 12 | slot_of(s, q);
+}
+
+struct wrk_seq *wrk__seq(const struct wrk_sched *s, wrk_seq_id id)
+{
+    uint32_t slot = id & (WRK_SEQS_MAX - 1);
+    if (id == WRK_SEQ_NONE || slot >= s->seqs_max)
+        return NULL;
+    struct wrk_seq *q = &s->seqs[slot];
+    return q->state != WRK_SEQ_GONE && q->generation == id >> 12 ? q : NULL;
+}
+
+/* --- zero list --- */
+
+static void zeros_push(struct wrk_zeros *z, uint32_t group, uint32_t page)
+{
+    if (z->flag[group][page])
+        return;
+    KVS_ASSERT(z->count < z->cap);
+    z->flag[group][page] = 1;
+    z->ring[(z->head + z->count++) % z->cap] = (struct wrk_page){.group = group, .page = page};
+}
+
+size_t wrk_sched_take_zeros(struct wrk_sched *s, struct wrk_page *out, size_t cap)
+{
+    struct wrk_zeros *z = &s->zeros;
+    size_t n = 0;
+    for (; n < cap && z->count > 0; n++, z->count--) {
+        out[n] = z->ring[z->head];
+        z->flag[out[n].group][out[n].page] = 0;
+        z->head = (z->head + 1) % z->cap;
+    }
+    return n;
+}
+
+/* --- create, destroy --- */
+
+static kvs_status check_config(const struct wrk_sched_config *c, struct kvs_error *err)
+{
+    if (c->seqs_max == 0 || c->seqs_max > WRK_SEQS_MAX)
+        return kvs_fail(err, KVS_SELF_CONFIG, "a worker can have 1 to %u sequences, not %u", WRK_SEQS_MAX, c->seqs_max);
+    if (c->context == 0 || c->context > MSG_TOKENS_MAX)
+        return kvs_fail(err, KVS_SELF_CONFIG, "the context must have 1 to %d tokens, not %u", MSG_TOKENS_MAX,
+                        c->context);
+    for (uint32_t g = 0; g < c->layout->group_count; g++)
+        if (c->pages[g] == 0)
+            return kvs_fail(err, KVS_SELF_CONFIG, "no KV page for layer group %u: raise kv-memory", g);
+    return KVS_OK;
+}
+
+static kvs_status create_pools(struct wrk_sched *s, const struct wrk_sched_config *c)
+{
+    s->pages_least = UINT32_MAX;
+    for (uint32_t g = 0; g < s->layout.group_count; g++) {
+        s->pages[g] = c->pages[g];
+        if (s->pages[g] < s->pages_least)
+            s->pages_least = s->pages[g];
+        s->zeros.cap += s->pages[g];
+        kvs_status st = kvc_pool_create(s->pages[g], &s->pool[g]);
+        if (st != KVS_OK)
+            return st;
+        s->zeros.flag[g] = calloc(s->pages[g], 1);
+        s->mark[g] = calloc(s->pages[g], 1);
+        if (!s->zeros.flag[g] || !s->mark[g])
+            return KVS_SELF_NOMEM;
+    }
+    s->zeros.ring = calloc(s->zeros.cap, sizeof *s->zeros.ring);
+    if (!s->zeros.ring)
+        return KVS_SELF_NOMEM;
+    if (c->tree_nodes == 0)
+        return KVS_OK;
+    return kvc_tree_create(&s->layout, s->pool, c->tree_nodes, &s->tree);
+}
+
+static kvs_status create_seqs(struct wrk_sched *s)
+{
+    s->seqs = calloc(s->seqs_max, sizeof *s->seqs);
+    s->entries = calloc(s->batch_seqs, sizeof *s->entries);
+    if (!s->seqs || !s->entries)
+        return KVS_SELF_NOMEM;
+    for (uint32_t o = 0; o < WRK_OWNERS; o++) {
+        s->results[o] = calloc(s->batch_seqs, sizeof *s->results[o]);
+        if (!s->results[o])
+            return KVS_SELF_NOMEM;
+    }
+    for (uint32_t i = 0; i < s->seqs_max; i++)
+        s->seqs[i].newer = i + 1 < s->seqs_max ? i + 1 : WRK_NIL;
+    s->free_slot = 0;
+    s->oldest = s->newest = WRK_NIL;
+    return KVS_OK;
+}
+
+kvs_status wrk_sched_create(const struct wrk_sched_config *c, struct wrk_sched **out, struct kvs_error *err)
+{
+    KVS_ASSERT(c->layout && c->layout->group_count > 0 && c->layout->group_count <= KVC_GROUPS_MAX);
+    kvs_status st = check_config(c, err);
+    if (st != KVS_OK)
+        return st;
+    struct wrk_sched *s = calloc(1, sizeof *s);
+    if (!s)
+        return kvs_fail(err, KVS_SELF_NOMEM, "no memory for the scheduler");
+    s->layout = *c->layout;
+    s->seqs_max = c->seqs_max;
+    s->batch_seqs = c->batch_seqs == 0 || c->batch_seqs > c->seqs_max ? c->seqs_max : c->batch_seqs;
+    s->context = c->context;
+    s->chunk_tokens = c->chunk_tokens ? c->chunk_tokens : 128;
+    s->reserve_tokens = c->reserve_tokens ? c->reserve_tokens : 512;
+    st = create_pools(s, c);
+    if (st == KVS_OK)
+        st = create_seqs(s);
+    if (st != KVS_OK)
+        goto fail;
+    *out = s;
+    return KVS_OK;
+fail:
+    wrk_sched_destroy(s);
+    return kvs_fail(err, st, "no memory for the scheduler's tables");
+}
+
+void wrk_sched_destroy(struct wrk_sched *s)
+{
+    if (!s)
+        return;
+    for (uint32_t i = 0; s->seqs && i < s->seqs_max; i++) {
+        free(s->seqs[i].tokens);
+        kvc_block_table_fini(&s->seqs[i].table);
+    }
+    kvc_tree_destroy(s->tree);
+    for (uint32_t g = 0; g < s->layout.group_count; g++) {
+        kvc_pool_destroy(s->pool[g]);
+        free(s->zeros.flag[g]);
+        free(s->mark[g]);
+    }
+    for (uint32_t o = 0; o < WRK_OWNERS; o++)
+        free(s->results[o]);
+    free(s->zeros.ring);
+    free(s->seqs);
+    free(s->entries);
+    free(s);
+}
+
+const struct kvc_layout *wrk_sched_layout(const struct wrk_sched *s)
+{
+    return &s->layout;
+}
+uint32_t wrk_sched_context(const struct wrk_sched *s)
+{
+    return s->context;
+}
+struct kvc_tree *wrk_sched_tree(struct wrk_sched *s)
+{
+    return s->tree;
+}
+uint32_t wrk_sched_batch_tokens(const struct wrk_sched *s)
+{
+    return s->chunk_tokens + s->batch_seqs;
+}
+uint32_t wrk_sched_batch_seqs(const struct wrk_sched *s)
+{
+    return s->batch_seqs;
+}
+struct kvc_pool_counts wrk_sched_pages(const struct wrk_sched *s, uint32_t group)
+{
+    KVS_ASSERT(group < s->layout.group_count);
+    return kvc_pool_counts(s->pool[group]);
+}
+
+/* --- pages of a sequence --- */
+
+static bool pages_free(const struct wrk_sched *s, uint32_t blocks)
+{
+    for (uint32_t g = 0; g < s->layout.group_count; g++) {
+        struct kvc_pool_counts n = kvc_pool_counts(s->pool[g]);
+        if (n.free < blocks && (!s->tree || n.free + n.cached < blocks))
+            return false;
+    }
+    return true;
+}
+
+static bool pages_evict(struct wrk_sched *s, uint32_t blocks)
+{
+    for (uint32_t g = 0; g < s->layout.group_count; g++) {
+        uint32_t have = kvc_pool_counts(s->pool[g]).free;
+        if (have < blocks && s->tree)
+            (void)kvc_tree_evict(s->tree, g, blocks - have);
+        if (kvc_pool_counts(s->pool[g]).free < blocks)
+            return false;
+    }
+    return true;
+}
+
+bool wrk__seq_grow(struct wrk_sched *s, struct wrk_seq *q, uint32_t blocks)
+{
+    struct kvc_block_table *t = &q->table;
+    KVS_ASSERT(blocks <= t->block_cap);
+    KVS_ASSERT(!q->in_step);
+    if (blocks <= t->block_count)
+        return true;
+    uint32_t more = blocks - t->block_count;
+    if (!pages_free(s, more) || !pages_evict(s, more))
+        return false;
+    for (uint32_t g = 0; g < s->layout.group_count; g++) {
+        uint32_t *row = kvc_block_row(t, g) + t->block_count;
+        kvs_status st = kvc_pool_acquire(s->pool[g], more, row);
+        KVS_ASSERT(st == KVS_OK);
+        for (uint32_t i = 0; i < more; i++)
+            zeros_push(&s->zeros, g, row[i]);
+    }
+    t->block_count = blocks;
+    return true;
+}
+
+void wrk__seq_drop_pages(struct wrk_sched *s, struct wrk_seq *q)
+{
+    struct kvc_block_table *t = &q->table;
+    KVS_ASSERT(!q->in_step);
+    for (uint32_t g = 0; g < t->group_count; g++) {
+        uint32_t *row = kvc_block_row(t, g);
+        for (uint32_t b = 0; b < t->block_count; b++) {
+            if (q->state == WRK_SEQ_FENCED)
+                kvc_pool_unfence(s->pool[g], row[b]);
+            else
+                kvc_pool_release(s->pool[g], row[b]);
+            row[b] = KVC_BLOCK_NONE;
+        }
+    }
+    t->block_count = 0;
+    q->computed = 0;
+}
+
+void wrk__seq_preempt(struct wrk_sched *s, struct wrk_seq *q)
+{
+    KVS_ASSERT(q->state == WRK_SEQ_READY && q->owner == WRK_OWNER_DECODE);
+    wrk__seq_drop_pages(s, q);
+    q->state = WRK_SEQ_WAITING;
+    q->hold = false; /* its prompt may have come from a peer once; the second time it is computed here */
+    q->running = false;
+    q->chunks = 0;
+    q->preemptions++;
+    s->stats.preemptions++;
+}
+
+struct wrk_seq *wrk__seq_newest(const struct wrk_sched *s)
+{
+    for (uint32_t i = s->newest; i != WRK_NIL; i = s->seqs[i].older) {
+        struct wrk_seq *q = &s->seqs[i];
+        if (q->state == WRK_SEQ_READY && q->owner == WRK_OWNER_DECODE)
+            return q;
+    }
+    return NULL;
+}
+
+bool wrk_sched_preempt_newest(struct wrk_sched *s)
+{
+    struct wrk_seq *q = s->in_flight ? NULL : wrk__seq_newest(s);
+    if (!q)
+        return false;
+    wrk__seq_preempt(s, q);
+    return true;
+}
+
+/* Blocks that admission asks for: known tokens and some room, but never more than there are, so that it is satisfiable. */
+static uint32_t admission_blocks(const struct wrk_sched *s, const struct wrk_seq *q)
+{
+    uint32_t room = q->tokens_max - 1 > q->token_count ? q->tokens_max - 1 - q->token_count : 0;
+    if (room > s->reserve_tokens)
+        room = s->reserve_tokens;
+    uint32_t blocks = kvc_blocks_for(&s->layout, q->token_count + room);
+    return blocks < s->pages_least ? blocks : s->pages_least;
+}
+
+static struct wrk_seq *first_waiting(const struct wrk_sched *s)
+{
+    for (uint32_t i = s->oldest; i != WRK_NIL; i = s->seqs[i].newer)
+        if (s->seqs[i].state == WRK_SEQ_WAITING)
+            return &s->seqs[i];
+    return NULL;
+}
+
+bool wrk_sched_can_admit(const struct wrk_sched *s)
+{
+    const struct wrk_seq *q = first_waiting(s);
+    return q && (kvc_blocks_for(&s->layout, q->token_count) > s->pages_least || pages_free(s, admission_blocks(s, q)));
+}
+
+void wrk_sched_admit(struct wrk_sched *s)
+{
+    struct wrk_seq *q;
+    while ((q = first_waiting(s)) != NULL) {
+        if (kvc_blocks_for(&s->layout, q->token_count) > s->pages_least) {
+            q->state = WRK_SEQ_FAILED;
+            continue;
+        }
+        if (!wrk__seq_grow(s, q, admission_blocks(s, q)))
+            return;
+        q->state = q->hold ? WRK_SEQ_HELD : WRK_SEQ_READY;
+        q->hold = false;
+    }
+}
+
+/* --- life of a sequence --- */
+
+static kvs_status check_open(const struct wrk_sched *s, const struct wrk_seq_config *c, struct kvs_error *err)
+{
+    KVS_ASSERT(c->owner < WRK_OWNERS && c->tokens && c->token_count > 0);
+    if (c->tokens_max > s->context + 1 || c->token_count > c->tokens_max)
+        return kvs_fail(err, KVS_REQ_TOO_LONG, "%u tokens do not fit into a context of %u", c->token_count, s->context);
+    if (kvc_blocks_for(&s->layout, c->token_count) > s->pages_least)
+        return kvs_fail(err, KVS_BUSY_PAGES,
+                        "%u tokens need %u KV pages a group and this worker has %u: raise kv-memory", c->token_count,
+                        kvc_blocks_for(&s->layout, c->token_count), s->pages_least);
+    if (s->free_slot == WRK_NIL)
+        return kvs_fail(err, KVS_BUSY_FULL, "all %u sequences of this worker are taken", s->seqs_max);
+    return KVS_OK;
+}
+
+kvs_status wrk_seq_open(struct wrk_sched *s, const struct wrk_seq_config *c, wrk_seq_id *out, struct kvs_error *err)
+{
+    kvs_status st = check_open(s, c, err);
+    if (st != KVS_OK)
+        return st;
+    uint32_t slot = s->free_slot;
+    struct wrk_seq *q = &s->seqs[slot];
+    int32_t *tokens = malloc((size_t)c->tokens_max * sizeof *tokens);
+    uint32_t blocks = kvc_blocks_for(&s->layout, c->tokens_max);
+    struct kvc_block_table table;
+    if (!tokens || kvc_block_table_init(&table, s->layout.group_count, blocks) != KVS_OK) {
+        free(tokens);
+        return kvs_fail(err, KVS_SELF_NOMEM, "no memory for a sequence of %u tokens", c->tokens_max);
+    }
+    memcpy(tokens, c->tokens, (size_t)c->token_count * sizeof *tokens);
+    s->free_slot = q->newer;
+    *q = (struct wrk_seq){.state = WRK_SEQ_WAITING,
+                          .generation = q->generation >= 0xfffff ? 1 : q->generation + 1,
+                          .owner = c->owner,
+                          .user = c->user,
+                          .older = s->newest,
+                          .newer = WRK_NIL,
+                          .order = ++s->next_order,
+                          .tokens = tokens,
+                          .token_count = c->token_count,
+                          .tokens_max = c->tokens_max,
+                          .table = table,
+                          .hold = c->hold,
+                          .logits = c->logits,
+                          .sampling = c->sampling,
+                          .choice = c->choice};
+    if (s->newest != WRK_NIL)
+        s->seqs[s->newest].newer = slot;
+    else
+        s->oldest = slot;
+    s->newest = slot;
+    *out = wrk__seq_id(s, q);
+    return KVS_OK;
+}
+
+void wrk__seq_remove(struct wrk_sched *s, struct wrk_seq *q)
+{
+    uint32_t slot = slot_of(s, q);
+    KVS_ASSERT(q->state != WRK_SEQ_GONE);
+    wrk__seq_drop_pages(s, q);
+    if (q->older != WRK_NIL)
+        s->seqs[q->older].newer = q->newer;
+    else
+        s->oldest = q->newer;
+    if (q->newer != WRK_NIL)
+        s->seqs[q->newer].older = q->older;
+    else
+        s->newest = q->older;
+    free(q->tokens);
+    q->tokens = NULL;
+    kvc_block_table_fini(&q->table);
+    q->table = (struct kvc_block_table){0};
+    q->state = WRK_SEQ_GONE;
+    q->newer = s->free_slot;
+    s->free_slot = slot;
+}
+
+struct wrk_seq_view wrk_seq_look(const struct wrk_sched *s, wrk_seq_id id)
+{
+    const struct wrk_seq *q = wrk__seq(s, id);
+    if (!q)
+        return (struct wrk_seq_view){.state = WRK_SEQ_GONE};
+    return (struct wrk_seq_view){.state = q->state,
+                                 .user = q->user,
+                                 .token_count = q->token_count,
+                                 .computed = q->computed,
+                                 .chunks = q->chunks,
+                                 .prefilled = q->prefilled,
+                                 .preemptions = q->preemptions,
+                                 .paused = q->paused,
+                                 .in_step = q->in_step,
+                                 .tokens = q->tokens,
+                                 .table = &q->table};
+}
+
+void wrk_seq_ready(struct wrk_sched *s, wrk_seq_id id, uint32_t computed, bool rezero)
+{
+    struct wrk_seq *q = wrk__seq(s, id);
+    KVS_ASSERT(q && q->state == WRK_SEQ_HELD);
+    KVS_ASSERT(computed <= q->token_count && q->computed == 0);
+    q->state = WRK_SEQ_READY;
+    q->computed = computed;
+    if (!rezero)
+        return;
+    for (uint32_t g = 0; g < q->table.group_count; g++)
+        for (uint32_t b = kvc_blocks_for(&s->layout, computed); b < q->table.block_count; b++)
+            zeros_push(&s->zeros, g, kvc_block_row(&q->table, g)[b]);
+}
+
+void wrk_seq_append(struct wrk_sched *s, wrk_seq_id id, int32_t token)
+{
+    struct wrk_seq *q = wrk__seq(s, id);
+    KVS_ASSERT(q && q->state == WRK_SEQ_READY && !q->in_step);
+    KVS_ASSERT(q->computed == q->token_count && q->token_count < q->tokens_max);
+    q->tokens[q->token_count++] = token;
+    q->running = true;
+}
+
+void wrk_seq_pause(struct wrk_sched *s, wrk_seq_id id, bool paused)
+{
+    struct wrk_seq *q = wrk__seq(s, id);
+    KVS_ASSERT(q);
+    q->paused = paused;
+}
+
+void wrk_seq_stop(struct wrk_sched *s, wrk_seq_id id)
+{
+    struct wrk_seq *q = wrk__seq(s, id);
+    KVS_ASSERT(q && q->state != WRK_SEQ_FENCED);
+    if (q->state != WRK_SEQ_CLOSING)
+        q->state = WRK_SEQ_STOPPED;
+}
+
+void wrk_seq_close(struct wrk_sched *s, wrk_seq_id id)
+{
+    struct wrk_seq *q = wrk__seq(s, id);
+    KVS_ASSERT(q && q->state != WRK_SEQ_FENCED);
+    if (q->in_step)
+        q->state = WRK_SEQ_CLOSING;
+    else
+        wrk__seq_remove(s, q);
+}
+
+void wrk_seq_fence(struct wrk_sched *s, wrk_seq_id id)
+{
+    struct wrk_seq *q = wrk__seq(s, id);
+    KVS_ASSERT(q && q->state == WRK_SEQ_HELD);
+    for (uint32_t g = 0; g < q->table.group_count; g++)
+        for (uint32_t b = 0; b < q->table.block_count; b++)
+            kvc_pool_fence(s->pool[g], kvc_block_row(&q->table, g)[b]);
+    q->state = WRK_SEQ_FENCED;
+}
+
+void wrk_seq_unfence(struct wrk_sched *s, wrk_seq_id id)
+{
+    struct wrk_seq *q = wrk__seq(s, id);
+    KVS_ASSERT(q && q->state == WRK_SEQ_FENCED);
+    wrk__seq_remove(s, q);
+}

@@ -1,0 +1,69 @@
+/* sched_private.h - the scheduler's own structs, shared by sched.c (sequences and pages) and step.c (steps). Owner thread: the loop.
+ * Live sequences hang in one list in the order of their arrival, which never changes: preemption keeps a sequence's place.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVS_WORKER_CORE_SCHED_PRIVATE_H
+#define KVS_WORKER_CORE_SCHED_PRIVATE_H
+
+#include "worker/core/sched.h"
+
+#define WRK_NIL UINT32_MAX
+#define WRK_SEQS_MAX 4096u
+
+struct wrk_seq {
+    wrk_seq_state state;
+    uint32_t generation; /* 1 .. 0xfffff; the id is generation << 12 | slot */
+    wrk_owner owner;
+    uint32_t user;
+    uint32_t older, newer; /* neighbours in arrival order, WRK_NIL at the ends; `newer` also links free slots */
+    uint64_t order;        /* rises with arrival */
+    int32_t *tokens;       /* tokens_max of them, owned */
+    uint32_t token_count, tokens_max, computed;
+    struct kvc_block_table table;
+    bool hold, running, paused, in_step;
+    wrk_logits logits;
+    struct msg_sampling sampling;
+    uint32_t choice;
+    uint32_t chunks, prefilled, preemptions;
+};
+
+/* Pages that have to be zeroed: a ring that has room for every page once, and a flag per page so that it stands there once. */
+struct wrk_zeros {
+    struct wrk_page *ring;
+    size_t cap, head, count;
+    uint8_t *flag[KVC_GROUPS_MAX];
+};
+
+struct wrk_sched {
+    struct kvc_layout layout;
+    uint32_t pages[KVC_GROUPS_MAX];
+    uint32_t pages_least; /* of the smallest pool: blocks a sequence can have at most */
+    uint32_t seqs_max, batch_seqs, context, chunk_tokens, reserve_tokens;
+    struct kvc_pool *pool[KVC_GROUPS_MAX];
+    struct kvc_tree *tree;
+    struct wrk_zeros zeros;
+    uint8_t *mark[KVC_GROUPS_MAX]; /* scratch of wrk_sched_consistent */
+
+    struct wrk_seq *seqs;
+    uint32_t oldest, newest, free_slot;
+    uint64_t next_order;
+
+    struct wrk_step_entry *entries; /* batch_seqs */
+    struct wrk_step step;
+    bool in_flight;
+    uint64_t served_order; /* the last running sequence that got its turn when there were too many */
+    struct wrk_seq_result *results[WRK_OWNERS];
+    uint32_t result_count[WRK_OWNERS];
+    uint64_t result_step;
+    struct wrk_sched_stats stats; /* the counters of it */
+};
+
+struct wrk_seq *wrk__seq(const struct wrk_sched *s, wrk_seq_id id); /* NULL for a stale id */
+wrk_seq_id wrk__seq_id(const struct wrk_sched *s, const struct wrk_seq *q);
+bool wrk__seq_grow(struct wrk_sched *s, struct wrk_seq *q,
+                   uint32_t blocks); /* to that many blocks; false: not enough free pages */
+void wrk__seq_preempt(struct wrk_sched *s, struct wrk_seq *q);
+struct wrk_seq *wrk__seq_newest(const struct wrk_sched *s);   /* the next victim, or NULL */
+void wrk__seq_remove(struct wrk_sched *s, struct wrk_seq *q); /* pages back, slot free */
+void wrk__seq_drop_pages(struct wrk_sched *s, struct wrk_seq *q);
+
+#endif

@@ -1,0 +1,277 @@
+/* step.c - composes one ragged step from what the sequences still lack, and books what came of it.
+ * Single tokens of running sequences go first: they are what users watch. Then prompt chunks, oldest sequence first, chunk_tokens in all.
+ * Growth comes before composition, since it may take pages (and so the place in the step) from a newer sequence.
+ * A step's entries point into the sequences' token buffers (which never move) and tables; nothing here or in sched.c changes either for a
+ * sequence with in_step set: append, grow and preempt assert it, close and stop only change the state.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "worker/core/sched_private.h"
+
+#include <string.h>
+
+static bool has_work(const struct wrk_seq *q)
+{
+    return q->state == WRK_SEQ_READY && !q->paused && q->computed < q->token_count;
+}
+
+static bool is_single(const struct wrk_seq *q)
+{
+    return q->running && q->computed + 1 == q->token_count;
+}
+
+/* Pages for the running sequences' next tokens, oldest first. True when somebody lost its pages. */
+static bool grow_running(struct wrk_sched *s)
+{
+    bool preempted = false;
+    for (uint32_t i = s->oldest; i != WRK_NIL; i = s->seqs[i].newer) {
+        struct wrk_seq *q = &s->seqs[i];
+        if (!has_work(q) || !is_single(q))
+            continue;
+        uint32_t blocks = kvc_blocks_for(&s->layout, q->token_count);
+        if (blocks > s->pages_least) { /* alone it would not fit either */
+            wrk__seq_drop_pages(s, q);
+            q->state = WRK_SEQ_FAILED;
+            preempted = true;
+            continue;
+        }
+        while (q->state == WRK_SEQ_READY && !wrk__seq_grow(s, q, blocks)) {
+            struct wrk_seq *victim = wrk__seq_newest(s);
+            KVS_ASSERT(victim && victim->order >= q->order);
+            wrk__seq_preempt(s, victim);
+            preempted = true;
+        }
+    }
+    return preempted;
+}
+
+static void add_entry(struct wrk_sched *s, struct wrk_seq *q, uint32_t count)
+{
+    KVS_ASSERT(s->step.entry_count < s->batch_seqs);
+    KVS_ASSERT(count > 0 && q->computed + count <= q->token_count);
+    KVS_ASSERT(kvc_blocks_for(&s->layout, q->computed + count) <= q->table.block_count);
+    bool last = q->computed + count == q->token_count;
+    s->entries[s->step.entry_count++] = (struct wrk_step_entry){.seq = wrk__seq_id(s, q),
+                                                                .owner = q->owner,
+                                                                .user = q->user,
+                                                                .ids = q->tokens + q->computed,
+                                                                .count = count,
+                                                                .pos = q->computed,
+                                                                .table = &q->table,
+                                                                .last = last,
+                                                                .logits = last ? q->logits : WRK_LOGITS_NONE,
+                                                                .sampling = q->sampling,
+                                                                .choice = q->choice,
+                                                                .position = q->computed + count};
+    s->step.token_count += count;
+    if (last && q->logits != WRK_LOGITS_NONE)
+        s->step.logits_count++;
+    q->in_step = true;
+}
+
+/* Running sequences take turns when there are more than `room`: the walk begins behind the one that was served last. */
+static void add_running(struct wrk_sched *s, uint32_t room)
+{
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t i = s->oldest; i != WRK_NIL && s->step.entry_count < room; i = s->seqs[i].newer) {
+            struct wrk_seq *q = &s->seqs[i];
+            bool turn = (q->order > s->served_order) == (pass == 0);
+            if (!turn || q->in_step || !has_work(q) || !is_single(q))
+                continue;
+            add_entry(s, q, 1);
+        }
+    if (s->step.entry_count > 0) {
+        struct wrk_seq *q = wrk__seq(s, s->entries[s->step.entry_count - 1].seq);
+        s->served_order = q->order;
+    }
+}
+
+static void add_chunks(struct wrk_sched *s)
+{
+    uint32_t budget = s->chunk_tokens;
+    for (uint32_t i = s->oldest; i != WRK_NIL && budget > 0 && s->step.entry_count < s->batch_seqs;
+         i = s->seqs[i].newer) {
+        struct wrk_seq *q = &s->seqs[i];
+        if (q->in_step || !has_work(q) || is_single(q))
+            continue;
+        uint32_t left = q->token_count - q->computed;
+        uint32_t n = left < budget ? left : budget;
+        budget -= n;
+        add_entry(s, q, n);
+    }
+}
+
+static bool chunk_waits(const struct wrk_sched *s)
+{
+    for (uint32_t i = s->oldest; i != WRK_NIL; i = s->seqs[i].newer)
+        if (has_work(&s->seqs[i]) && !is_single(&s->seqs[i]))
+            return true;
+    return false;
+}
+
+static void compose(struct wrk_sched *s)
+{
+    uint32_t room =
+        s->batch_seqs; /* one place is kept for a chunk, else prompts would wait for running sequences to end */
+    if (room > 1 && chunk_waits(s))
+        room--;
+    add_running(s, room);
+    add_chunks(s);
+}
+
+const struct wrk_step *wrk_sched_next_step(struct wrk_sched *s)
+{
+    if (s->in_flight)
+        return NULL;
+    memset(s->result_count, 0, sizeof s->result_count);
+    uint64_t id = s->step.id;
+    s->step = (struct wrk_step){.id = id, .entries = s->entries};
+    bool preempted = grow_running(s);
+    compose(s);
+    if (s->step.entry_count == 0 && preempted) {
+        wrk_sched_admit(s); /* nothing else may come along to do it */
+        (void)grow_running(s);
+        compose(s);
+    }
+    if (s->step.entry_count == 0)
+        return NULL;
+    s->step.id++;
+    s->in_flight = true;
+    s->stats.steps++;
+    if (s->step.entry_count > s->stats.widest_batch)
+        s->stats.widest_batch = s->step.entry_count;
+    return &s->step;
+}
+
+const struct wrk_step *wrk_sched_in_flight(const struct wrk_sched *s)
+{
+    return s->in_flight ? &s->step : NULL;
+}
+
+bool wrk_sched_stop_wanted(const struct wrk_sched *s)
+{
+    if (!s->in_flight)
+        return false;
+    for (uint32_t i = 0; i < s->step.entry_count; i++) {
+        const struct wrk_seq *q = wrk__seq(s, s->entries[i].seq);
+        if (q->state != WRK_SEQ_CLOSING && q->state != WRK_SEQ_STOPPED)
+            return false;
+    }
+    return true;
+}
+
+static void book_entry(struct wrk_sched *s, const struct wrk_step_entry *e, const struct wrk_result *r)
+{
+    struct wrk_seq *q = wrk__seq(s, e->seq);
+    KVS_ASSERT(q && q->in_step && q->computed == e->pos);
+    bool single = is_single(q);
+    q->in_step = false;
+    if (q->state == WRK_SEQ_CLOSING) {
+        wrk__seq_remove(s, q);
+        return;
+    }
+    if (!r)
+        return; /* stopped: done again if it is still wanted */
+    if (r->status == KVS_OK) {
+        q->computed += e->count;
+        if (single) {
+            s->stats.decode_tokens++;
+        } else {
+            q->chunks++;
+            q->prefilled += e->count;
+            s->stats.chunks++;
+            s->stats.prefill_tokens += e->count;
+        }
+    }
+    if (q->state == WRK_SEQ_STOPPED)
+        return;
+    uint32_t n = s->result_count[q->owner]++;
+    s->results[q->owner][n] = (struct wrk_seq_result){
+        .seq = e->seq, .user = q->user, .pos = e->pos, .count = e->count, .last = e->last, .r = *r};
+}
+
+bool wrk_sched_step_done(struct wrk_sched *s, uint64_t id, kvs_status status, const struct wrk_result *results)
+{
+    if (!s->in_flight || s->step.id != id)
+        return false;
+    KVS_ASSERT(status != KVS_OK || results);
+    struct wrk_result failed = {.status = status};
+    memset(s->result_count, 0, sizeof s->result_count);
+    s->result_step = id;
+    s->in_flight = false;
+    for (uint32_t i = 0; i < s->step.entry_count; i++) {
+        const struct wrk_result *r = status == KVS_OK ? &results[i] : status == KVS_REQ_CANCELLED ? NULL : &failed;
+        book_entry(s, &s->entries[i], r);
+    }
+    return true;
+}
+
+const struct wrk_seq_result *wrk_sched_results(const struct wrk_sched *s, wrk_owner owner, uint32_t *count_out,
+                                               uint64_t *step_id_out)
+{
+    KVS_ASSERT(owner < WRK_OWNERS);
+    *count_out = s->result_count[owner];
+    if (step_id_out)
+        *step_id_out = s->result_step;
+    return s->results[owner];
+}
+
+struct wrk_blocks wrk_entry_blocks(const struct kvc_layout *l, uint32_t pos, uint32_t count, bool is_end)
+{
+    uint32_t first = pos / l->block_tokens;
+    uint32_t end = is_end ? kvc_blocks_for(l, pos + count) : (pos + count) / l->block_tokens;
+    return (struct wrk_blocks){.first = first, .count = end > first ? end - first : 0};
+}
+
+struct wrk_sched_stats wrk_sched_stats(const struct wrk_sched *s)
+{
+    struct wrk_sched_stats out = s->stats;
+    for (uint32_t i = s->oldest; i != WRK_NIL; i = s->seqs[i].newer) {
+        const struct wrk_seq *q = &s->seqs[i];
+        bool wanted = q->state == WRK_SEQ_WAITING || q->state == WRK_SEQ_HELD || q->state == WRK_SEQ_READY;
+        out.waiting += q->state == WRK_SEQ_WAITING;
+        out.active += q->state == WRK_SEQ_HELD || q->state == WRK_SEQ_READY;
+        out.fenced += q->state == WRK_SEQ_FENCED;
+        if (wanted)
+            out.outstanding_tokens += q->tokens_max - 1 > q->computed ? q->tokens_max - 1 - q->computed : 0;
+    }
+    return out;
+}
+
+/* Marks a sequence's pages of one group; false when one is out of range or marked already. */
+static bool mark_row(const struct wrk_sched *s, const struct wrk_seq *q, uint32_t group, uint32_t *count)
+{
+    const uint32_t *row = kvc_block_row(&q->table, group);
+    for (uint32_t b = 0; b < q->table.block_count; b++) {
+        if (row[b] >= s->pages[group] || s->mark[group][row[b]])
+            return false;
+        s->mark[group][row[b]] = 1;
+        (*count)++;
+    }
+    return true;
+}
+
+bool wrk_sched_consistent(const struct wrk_sched *s, struct kvs_error *err)
+{
+    for (uint32_t g = 0; g < s->layout.group_count; g++) {
+        struct kvc_pool_counts n = kvc_pool_counts(s->pool[g]);
+        uint32_t held = 0, fenced = 0;
+        memset(s->mark[g], 0, s->pages[g]);
+        for (uint32_t i = s->oldest; i != WRK_NIL; i = s->seqs[i].newer) {
+            const struct wrk_seq *q = &s->seqs[i];
+            bool pageless = q->state == WRK_SEQ_WAITING || q->state == WRK_SEQ_FAILED;
+            if (!mark_row(s, q, g, q->state == WRK_SEQ_FENCED ? &fenced : &held))
+                return kvs_fail(err, KVS_SELF_INTERNAL, "group %u: a page is in two sequences or out of range", g),
+                       false;
+            if (pageless && q->table.block_count > 0)
+                return kvs_fail(err, KVS_SELF_INTERNAL, "a waiting sequence holds pages"), false;
+            if (kvc_blocks_for(&s->layout, q->computed) > q->table.block_count)
+                return kvs_fail(err, KVS_SELF_INTERNAL, "a sequence has more KV than pages"), false;
+        }
+        if (n.total != s->pages[g] || n.free + n.cached + n.held + n.fenced != n.total || n.held != held ||
+            n.fenced != fenced)
+            return kvs_fail(err, KVS_SELF_INTERNAL,
+                            "group %u: free %u cached %u held %u (%u in sequences) fenced %u (%u) of %u", g, n.free,
+                            n.cached, n.held, held, n.fenced, fenced, s->pages[g]),
+                   false;
+    }
+    return true;
+}
