@@ -5,7 +5,8 @@
  * and values is read from cache for the second six on. The kernel is the same for both halves: C[row][lane] (+)= sum
  * over i of A[i][lane] * B[row][i]      scores: A = K, i = dims; values: A = V, i = keys with 2 registers of lanes for
  * 4 to 6 rows, 4 for 1 to 3. A tile that spans several blocks (blocks below 64 tokens) is gathered into scratch first;
- * F16 tiles are widened there when more than six rows read them. SPDX-License-Identifier: Apache-2.0 */
+ * F16 tiles are widened there when more than six rows read them.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/ops/cpu/avx2.h"
 #include "engine/ops/cpu/cpu.h"
 

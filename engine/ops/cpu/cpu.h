@@ -5,7 +5,8 @@
  *   Q8_0             codes [group][block][8 units of 4 k][8 rows][4 bytes: k0 k2 k1 k3], then scales f16
  * [group][block][8] Q4_0, Q4_1       codes [group][block][4 units of 8 k][8 rows][2 x u16: nibble j of half h is k = 2j
  * + h], scales, then minima The byte orders are what one shift and mask turn into pairs of 16-bit integers for a
- * multiply-add of neighbours. SPDX-License-Identifier: Apache-2.0 */
+ * multiply-add of neighbours.
+ * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_ENGINE_OPS_CPU_CPU_H
 #define KVS_ENGINE_OPS_CPU_CPU_H
 

@@ -4,8 +4,8 @@
  * (decode is bound by reading weights). More rows: the strip is unpacked once to 16-bit integers, 64 blocks of k at a
  * time, and six input rows share each load. Both multiply pairs of 16-bit integers into 32-bit sums (exact), then scale
  * once a block: acc = fma(dw * dx, (float)isum, acc), with a minimum acc = fma(m, sx, acc) Shape of the second kernel:
- * 6 rows x 16 outputs = 12 sums, 2 weight registers, 1 broadcast: 15 of 16 registers. SPDX-License-Identifier:
- * Apache-2.0 */
+ * 6 rows x 16 outputs = 12 sums, 2 weight registers, 1 broadcast: 15 of 16 registers.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/ops/cpu/avx2.h"
 #include "engine/ops/cpu/cpu.h"
 

@@ -1,7 +1,7 @@
 /* plain_avx2.c - products with F32, F16 and BF16 weights: one fused multiply-add chain an output, k ascending.
  * Six input rows share each load of 16 weights; the accumulators are stored and reloaded between runs of k. F16 and
- * BF16 are widened in the kernel for few rows, once per strip and run of k for many. SPDX-License-Identifier:
- * Apache-2.0 */
+ * BF16 are widened in the kernel for few rows, once per strip and run of k for many.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/ops/cpu/avx2.h"
 #include "engine/ops/cpu/cpu.h"
 
