@@ -94,6 +94,15 @@ static kvs_status read_prompt(const struct generate_config *c, struct run *r, st
     return s;
 }
 
+/* The answer is the text's very beginning: SentencePiece's prefixed space is then dropped. */
+static bool only_control(const struct run *r)
+{
+    for (size_t i = 0; i < r->ids.count; i++)
+        if (!mdl_is_control(r->engine.tokenizer, r->ids.ids[i]))
+            return false;
+    return true;
+}
+
 static bool ends_generation(const struct mdl_card *card, int32_t id)
 {
     for (uint32_t i = 0; i < card->eog_count; i++)
@@ -209,7 +218,7 @@ int cli_generate(int argc, char **argv)
     if (s == KVS_OK && !(r.scratch = malloc((size_t)r.engine.card.vocab * 8)))
         s = kvs_fail(&err, KVS_SELF_NOMEM, "out of memory");
     if (s == KVS_OK) {
-        mdl_detok_init(&r.detok, r.engine.tokenizer, false, false);
+        mdl_detok_init(&r.detok, r.engine.tokenizer, false, only_control(&r));
         s = generate(&r, &c, &err);
     }
     free(r.scratch);

@@ -6,9 +6,13 @@
 #include <string.h>
 
 static const struct cli_command commands[] = {
+    {"up", "start a whole cluster on this machine", cli_up},
+    {"chat", "talk to a running cluster in the terminal", cli_chat},
+    {"status", "workers, pages, queues and links of a running cluster", cli_status},
     {"generate", "the engine alone: continue a prompt in this process", cli_generate},
     {"score", "the engine alone: how likely a given text is", cli_score},
     {"model", "fetch the sample model (pull), look into a model file (info)", cli_model},
+    {"doctor", "check this machine and say what to do about each finding", cli_doctor},
 };
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])
 

