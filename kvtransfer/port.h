@@ -54,7 +54,12 @@ struct kvt_probe {
 void kvt_probe_self(struct kvt_probe *out);
 bool kvt_probe_try(const struct kvt_probe *peer); /* true: their word was read */
 
-/* Commands (loop thread). peer: the caller's small number (< 256), reusable after CLOSED. KVS_BUSY_QUEUE when the ring is full. */
+/* Commands (loop thread). peer: the caller's small number (< 256), reusable after CLOSED. Only kvt_send and kvt_grant can answer
+ * KVS_BUSY_QUEUE (KVT_SENDS_MAX messages or KVT_GRANTS_MAX grants not yet ended): the rings hold the rest by construction, and no event
+ * is ever dropped. A command that comes too late (unknown xfer, peer closing) is no error: its object ends with KVS_PEER_LOST.
+ * Messages may be sent, and grants given, before UP: they wait. */
+#define KVT_SENDS_MAX 4096
+#define KVT_GRANTS_MAX 1024
 KVS_MUST_CHECK kvs_status kvt_peer_open(struct kvt_port *p, uint32_t peer, kvt_lane lane);
 KVS_MUST_CHECK kvs_status kvt_peer_connect(struct kvt_port *p, uint32_t peer, uint64_t remote_epoch, const void *address, size_t n);
 KVS_MUST_CHECK kvs_status kvt_peer_close(struct kvt_port *p, uint32_t peer);
@@ -66,11 +71,14 @@ KVS_MUST_CHECK kvs_status kvt_grant_cancel(struct kvt_port *p, uint64_t xfer); /
 /* Sends one message; bytes stay unchanged until KVT_EV_SENT with this cookie. The checksum is filled in on the transport thread. */
 KVS_MUST_CHECK kvs_status kvt_send(struct kvt_port *p, uint32_t peer, const struct kvt_header *h, const void *bytes, uint64_t cookie);
 
+/* Messages of (peer, xfer) that are queued and not yet posted are given up: each ends with KVT_EV_SENT, KVS_REQ_CANCELLED. For CANCEL. */
+KVS_MUST_CHECK kvs_status kvt_send_drop(struct kvt_port *p, uint32_t peer, uint64_t xfer);
+
 typedef enum kvt_event_kind { KVT_EV_ADDRESS, KVT_EV_UP, KVT_EV_ERROR, KVT_EV_CLOSED, KVT_EV_GRANT, KVT_EV_SENT } kvt_event_kind;
 struct kvt_event {
     kvt_event_kind kind;
     uint32_t peer;
-    kvs_status status;      /* ERROR, SENT, GRANT (KVS_OK: complete; KVS_PEER_*: failed; KVS_REQ_CANCELLED) */
+    kvs_status status;      /* ERROR, SENT, GRANT (KVS_OK: complete; KVS_PEER_*: failed; KVS_REQ_CANCELLED; else END's status) */
     const char *transport;  /* UP: "cma", "tcp", "sysv", "posix", "rdma", "loopback": the lane that carries pages */
     uint64_t cookie;        /* SENT */
     struct kvt_sink *sink;  /* GRANT: handed back */

@@ -3,7 +3,8 @@
  *   open --all wanted landed and END(ok)--> complete          any --cancel--> cancelled
  *   open --END, and a page is neither landed nor being received--> failed (its missing pages are listed for NACK)
  *
- * A page goes wanted -> receiving -> landed | bad. It is reusable as soon as it is not `receiving`. kvt_sink_check runs first on every
+ * A page goes wanted -> receiving -> landed | bad (bad ones are not taken again: the transfer ends in NACK). END with a status other
+ * than KVS_OK fails the transfer at once. It is reusable as soon as it is not `receiving`. kvt_sink_check runs first on every
  * message and trusts nothing: the caller declines (and counts) whatever is not KVT_ACCEPT.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_KVTRANSFER_CORE_SINK_H
@@ -48,6 +49,7 @@ void kvt_sink_destroy(struct kvt_sink *s);
 
 /* Full check of a message of `length` payload bytes against this transfer; slot_out on KVT_ACCEPT. Changes nothing. */
 kvt_verdict kvt_sink_check(const struct kvt_sink *s, const struct kvt_header *h, uint64_t length, uint32_t *slot_out);
+uint64_t kvt_sink_checksum(const struct kvt_sink *s, uint32_t slot); /* what begin was told */
 const struct kvt_want *kvt_sink_want(const struct kvt_sink *s, uint32_t slot);
 void kvt_sink_begin(struct kvt_sink *s, uint32_t slot, uint64_t checksum);     /* receive posted */
 void kvt_sink_landed(struct kvt_sink *s, uint32_t slot, bool ok);              /* receive finished (ok: and verified) */

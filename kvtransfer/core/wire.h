@@ -24,6 +24,7 @@ struct kvt_header {
 };
 void kvt_header_encode(const struct kvt_header *h, uint8_t out[KVT_HEADER_BYTES]);
 bool kvt_header_decode(const void *bytes, size_t n, struct kvt_header *out); /* false: n is not 56 */
+bool kvt_header_known(const struct kvt_header *h); /* version, kind and flags are ours */
 /* XXH3-64 over the array of XXH3-64 of each 4 KiB piece (the last may be shorter). */
 uint64_t kvt_checksum(const void *bytes, size_t n);
 
