@@ -18,4 +18,8 @@ void net_ops_stop(struct net_ops *o);
 /* Splits "HOST:PORT" / "[v6]:PORT"; KVS_SELF_CONFIG with the remedy otherwise. */
 KVS_MUST_CHECK kvs_status net_parse_listen(const char *text, char *host_out, size_t host_cap, uint16_t *port_out, struct kvs_error *err);
 
+/* A bound, listening, non-blocking socket with CLOEXEC (for MHD_OPTION_LISTEN_SOCKET) and its URL with the real port; a port in use or a
+ * bad text is KVS_SELF_CONFIG with the remedy. */
+KVS_MUST_CHECK kvs_status net_listen_socket(const char *listen_text, int *fd_out, char *url_out, size_t url_cap, struct kvs_error *err);
+
 #endif
