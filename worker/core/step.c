@@ -67,21 +67,27 @@ static void add_entry(struct wrk_sched *s, struct wrk_seq *q, uint32_t count)
     q->in_step = true;
 }
 
-/* Running sequences take turns when there are more than `room`: the walk begins behind the one that was served last. */
+static uint32_t count_running(const struct wrk_sched *s)
+{
+    uint32_t n = 0;
+    for (uint32_t i = s->oldest; i != WRK_NIL; i = s->seqs[i].newer)
+        n += has_work(&s->seqs[i]) && is_single(&s->seqs[i]);
+    return n;
+}
+
+/* Oldest first; when there are more than `room` they take turns: the walk begins behind the one that was served last. */
 static void add_running(struct wrk_sched *s, uint32_t room)
 {
+    uint64_t after = count_running(s) > room ? s->served_order : 0;
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t i = s->oldest; i != WRK_NIL && s->step.entry_count < room; i = s->seqs[i].newer) {
             struct wrk_seq *q = &s->seqs[i];
-            bool turn = (q->order > s->served_order) == (pass == 0);
+            bool turn = (q->order > after) == (pass == 0);
             if (!turn || q->in_step || !has_work(q) || !is_single(q))
                 continue;
             add_entry(s, q, 1);
+            s->served_order = q->order;
         }
-    if (s->step.entry_count > 0) {
-        struct wrk_seq *q = wrk__seq(s, s->entries[s->step.entry_count - 1].seq);
-        s->served_order = q->order;
-    }
 }
 
 static void add_chunks(struct wrk_sched *s)
