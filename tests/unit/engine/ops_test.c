@@ -1,0 +1,312 @@
+/* ops_test.c - every op of every table against the reference, bit for bit, over random shapes: sizes that fill no register,
+ * subnormals, huge values, NaN. The reference itself is held to double precision and to vectors of the gguf package.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/unit/engine/opsrig.h"
+#include "engine/ops/scalar.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct eng_ops *tables[2];
+static uint32_t table_count;
+
+static const mdl_type types[] = {MDL_F32, MDL_F16, MDL_BF16, MDL_Q8_0, MDL_Q4_0, MDL_Q4_1};
+#define TYPES (sizeof types / sizeof types[0])
+
+static void test_products(void **state)
+{
+    (void)state;
+    struct kvs_rng r = {.state = 11};
+    for (uint32_t i = 0; i < 240; i++) {
+        mdl_type type = types[i % TYPES];
+        uint32_t rows = 1 + (uint32_t)kvs_rng_below(&r, 50), n = 1 + (uint32_t)kvs_rng_below(&r, 15);
+        uint32_t cols = 1 + (uint32_t)kvs_rng_below(&r, i % 40 < 6 ? 4500 : 200); /* beyond one run of k too */
+        cols = eng_ops_quantized(type) ? (cols + ENG_BLOCK - 1) / ENG_BLOCK * ENG_BLOCK : cols;
+        size_t size, x_stride = cols + kvs_rng_below(&r, 20), y_count = (size_t)n * (rows + ENG_STRIP);
+        uint8_t *bytes = ops_weight_bytes(&r, type, rows, cols, &size);
+        float *x = calloc(n * x_stride, sizeof *x), *y[2];
+        ops_fill(&r, x, n * x_stride, (kind)kvs_rng_below(&r, 4));
+        for (uint32_t t = 0; t < table_count; t++) {
+            struct eng_weight w = ops_pack(tables[t], type, rows, cols, bytes);
+            y[t] = calloc(y_count, sizeof *y[t]);
+            ops_product(tables[t], &w, x, x_stride, n, y[t]);
+            if (memcmp(y[0], y[t], y_count * sizeof(float)) != 0) {
+                fail_msg("%s differs: type %s, %u x %u, %u rows", tables[t]->name, mdl_type_name(type), rows, cols, n);
+            }
+            float *row[2] = {calloc(cols, 4), calloc(cols, 4)};
+            struct eng_weight ref = ops_pack(tables[0], type, rows, cols, bytes);
+            tables[0]->row(&ref, rows - 1, row[0]);
+            tables[t]->row(&w, rows - 1, row[1]);
+            assert_memory_equal(row[0], row[1], cols * 4);
+            free(row[0]);
+            free(row[1]);
+            free(ref.data);
+            free(w.data);
+        }
+        for (uint32_t t = 0; t < table_count; t++) {
+            free(y[t]);
+        }
+        free(x);
+        free(bytes);
+    }
+}
+
+/* The reference product against double precision: what a wrong formula would miss by far. */
+static void test_reference_product_is_right(void **state)
+{
+    (void)state;
+    struct kvs_rng r = {.state = 5};
+    for (uint32_t t = 0; t < TYPES; t++) {
+        uint32_t rows = 20, cols = 160;
+        size_t size;
+        uint8_t *bytes = ops_weight_bytes(&r, types[t], rows, cols, &size);
+        struct eng_weight w = ops_pack(&eng_ops_ref, types[t], rows, cols, bytes);
+        float x[160], row[160], y[32];
+        ops_fill(&r, x, cols, KIND_PLAIN);
+        ops_product(&eng_ops_ref, &w, x, cols, 1, y);
+        for (uint32_t o = 0; o < rows; o++) {
+            double exact = 0, size_of = 0;
+            eng_ops_ref.row(&w, o, row);
+            for (uint32_t k = 0; k < cols; k++) {
+                exact += (double)row[k] * (double)x[k];
+                size_of += fabs((double)row[k] * (double)x[k]);
+            }
+            assert_true(fabs((double)y[o] - exact) <= size_of * 1e-4);
+        }
+        free(w.data);
+        free(bytes);
+    }
+}
+
+static void test_quantize(void **state)
+{
+    (void)state;
+    struct kvs_rng r = {.state = 21};
+    for (uint32_t i = 0; i < 3000; i++) {
+        float x[96];
+        int16_t q[2][96];
+        float dx[2][3], sx[2][3];
+        int32_t sum[2][3];
+        bool good[2] = {true, true};
+        ops_fill(&r, x, 96, (kind)(i % 4));
+        if (i % 7 == 0) {
+            x[kvs_rng_below(&r, 96)] = i % 2 ? NAN : i % 3 ? INFINITY : -INFINITY;
+        }
+        if (i % 11 == 0) {
+            x[kvs_rng_below(&r, 96)] = i % 2 ? 3.4e38f : 0x1p-100f;
+        }
+        for (uint32_t t = 0; t < table_count; t++) {
+            good[t] = tables[t]->quantize(x, 96, q[t], dx[t], sx[t], sum[t]);
+            assert_true(good[t] == good[0]);
+            assert_memory_equal(q[t], q[0], sizeof q[0]);
+            assert_memory_equal(dx[t], dx[0], sizeof dx[0]);
+            assert_memory_equal(sx[t], sx[0], sizeof sx[0]);
+            assert_memory_equal(sum[t], sum[0], sizeof sum[0]);
+        }
+        assert_true(good[0] == (i % 7 != 0));
+        for (uint32_t b = 0; b < 3 && good[0]; b++) { /* half a step from the value, give or take rounding */
+            for (uint32_t k = b * 32; k < b * 32 + 32 && dx[0][b] > 0; k++) {
+                assert_true(fabs((double)x[k] - (double)dx[0][b] * q[0][k]) <= (double)dx[0][b] * 0.502);
+            }
+        }
+    }
+}
+
+static void test_rows(void **state)
+{
+    (void)state;
+    struct kvs_rng r = {.state = 31};
+    for (uint32_t i = 0; i < 2000; i++) {
+        uint32_t n = 1 + (uint32_t)kvs_rng_below(&r, 130);
+        kind k = (kind)(i % 4);
+        float x[130], w[130], y[2][130], g[2][130];
+        bool good[2] = {false, false};
+        ops_fill(&r, x, n, k);
+        ops_fill(&r, w, n, KIND_PLAIN);
+        if (i % 9 == 0) {
+            x[kvs_rng_below(&r, n)] = i % 2 ? NAN : 3e38f;
+        }
+        float max = w[0];
+        for (uint32_t j = 0; j < n; j++) {
+            max = w[j] > max ? w[j] : max;
+        }
+        for (uint32_t t = 0; t < table_count; t++) {
+            good[t] = tables[t]->norm(x, w, n, 1e-5f, y[t]);
+            assert_true(good[t] == good[0]);
+            if (good[0]) {
+                assert_memory_equal(y[t], y[0], n * 4);
+            }
+            memcpy(g[t], w, n * 4);
+            tables[t]->add(g[t], w, n);
+            if (i % 9 != 0) {
+                tables[t]->add(g[t], x, n);
+                tables[t]->silu_mul(g[t], x, n);
+            }
+            assert_memory_equal(g[t], g[0], n * 4);
+            assert_true(tables[t]->below(x, n, 2.0f) == tables[0]->below(x, n, 2.0f));
+            assert_true(tables[t]->below(x, n, INFINITY) == (i % 9 != 0 || i % 2 == 0));
+            float a = tables[t]->sum_exp(w, n, max, 0.7f), b = tables[0]->sum_exp(w, n, max, 0.7f);
+            assert_memory_equal(&a, &b, 4);
+        }
+        assert_true(good[0] == (i % 9 != 0));
+    }
+}
+
+static void test_rope(void **state)
+{
+    (void)state;
+    struct kvs_rng r = {.state = 41};
+    for (uint32_t i = 0; i < 300; i++) {
+        uint32_t heads = 1 + (uint32_t)kvs_rng_below(&r, 4), dim = 2 + (uint32_t)kvs_rng_below(&r, 40);
+        uint32_t dims = 2 * (1 + (uint32_t)kvs_rng_below(&r, dim / 2));
+        float x[2][168], c[21], s[21];
+        ops_fill(&r, x[0], heads * dim, KIND_PLAIN);
+        ops_fill(&r, c, 21, KIND_PLAIN);
+        ops_fill(&r, s, 21, KIND_PLAIN);
+        memcpy(x[1], x[0], sizeof x[0]);
+        for (uint32_t t = 0; t < table_count; t++) {
+            tables[t]->rope(x[t], heads, dim, dims, c, s);
+            assert_memory_equal(x[t], x[0], heads * dim * 4);
+        }
+    }
+}
+
+static void test_exp(void **state)
+{
+    (void)state;
+    assert_true(eng_exp(0.0f) == 1.0f && eng_exp(-0.0f) == 1.0f);
+    assert_true(eng_exp(-87.1f) == 0.0f && eng_exp(-INFINITY) == 0.0f && eng_exp(NAN) == 0.0f);
+    assert_true(eng_exp(89.0f) == eng_exp(88.0f));
+    for (float x = -87.0f; x < 88.0f; x += 0.00371f) {
+        double want = exp((double)x);
+        assert_true(fabs((double)eng_exp(x) - want) <= want * 2.5e-7);
+        for (uint32_t t = 0; t < table_count; t++) {
+            float a = tables[t]->sum_exp((float[16]){x, x, x, x, x, x, x, x, x, x, x, x, x, x, x, x}, 16, 0.0f, 1.0f);
+            float b = 16.0f * eng_exp(x);
+            assert_memory_equal(&a, &b, 4);
+        }
+    }
+}
+
+static void test_attention(void **state)
+{
+    (void)state;
+    struct kvs_rng r = {.state = 51};
+    static const uint32_t lasts[] = {0, 1, 15, 16, 31, 40, 62, 63, 64, 100, 127, 128, 500, 511, 512, 600, 1030};
+    static const uint32_t dims[] = {1, 4, 8, 16, 20, 24, 32, 33, 64, 72, 128};
+    for (uint32_t i = 0; i < 300; i++) {
+        struct attn_case c = {.key_dim = dims[kvs_rng_below(&r, 11)],
+                              .value_dim = dims[kvs_rng_below(&r, 11)],
+                              .block_tokens = 1u << kvs_rng_below(&r, 10),
+                              .last = lasts[kvs_rng_below(&r, 17)],
+                              .count = 1 + (uint32_t)kvs_rng_below(&r, i % 3 == 0 ? 64 : 9),
+                              .heads = 1 + (uint32_t)kvs_rng_below(&r, 5),
+                              .type = i % 2 ? KVC_F16 : KVC_F32,
+                              .values = i % 5 == 0 ? KIND_WIDE : KIND_PLAIN,
+                              .seed = kvs_rng_next(&r)};
+        size_t n = (size_t)c.count * c.value_dim, page_bytes[2];
+        float *out[2] = {calloc(n, 4), calloc(n, 4)};
+        uint8_t *pages[2];
+        for (uint32_t t = 0; t < table_count; t++) {
+            ops_attention(tables[t], &c, out[t], &pages[t], &page_bytes[t]);
+            assert_memory_equal(pages[t], pages[0], page_bytes[0]);
+            if (memcmp(out[t], out[0], n * 4) != 0) {
+                fail_msg("%s differs: dims %u %u, block %u, last %u, rows %u, %s", tables[t]->name, c.key_dim,
+                         c.value_dim, c.block_tokens, c.last, c.count, kvc_type_name(c.type));
+            }
+        }
+        for (uint32_t t = 0; t < table_count; t++) {
+            free(pages[t]);
+        }
+        free(out[0]);
+        free(out[1]);
+    }
+}
+
+/* The block size changes where keys lie and nothing else. */
+static void test_attention_ignores_block_size(void **state)
+{
+    (void)state;
+    for (uint32_t t = 0; t < table_count; t++) {
+        float first[12 * 24], out[12 * 24];
+        for (uint32_t shift = 0; shift <= 9; shift++) {
+            struct attn_case c = {.key_dim = 16,
+                                  .value_dim = 24,
+                                  .block_tokens = 1u << shift,
+                                  .last = 583,
+                                  .count = 12,
+                                  .heads = 3,
+                                  .type = KVC_F16,
+                                  .values = KIND_PLAIN,
+                                  .seed = 99};
+            ops_attention(tables[t], &c, shift == 0 ? first : out, NULL, NULL);
+            if (shift > 0) {
+                assert_memory_equal(out, first, sizeof out);
+            }
+        }
+    }
+}
+
+static void from_hex(const char *hex, uint8_t *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        unsigned v;
+        assert_int_equal(sscanf(hex + 2 * i, "%2x", &v), 1);
+        out[i] = (uint8_t)v;
+    }
+}
+
+static void test_blocks_equal_gguf_package(void **state)
+{
+    (void)state;
+    FILE *f = fopen(KVS_SOURCE_DIR "/tests/vectors/engine/dequant.txt", "r");
+    char name[8], block[160], values[300];
+    uint32_t seen = 0;
+    assert_non_null(f);
+    while (fscanf(f, "%7s %159s %299s", name, block, values) == 3) {
+        mdl_type type = MDL_F32;
+        for (size_t t = 0; t < TYPES; t++) {
+            type = strcmp(mdl_type_name(types[t]), name) == 0 ? types[t] : type;
+        }
+        assert_true(type != MDL_F32);
+        uint8_t bytes[80], want[128];
+        from_hex(block, bytes, strlen(block) / 2);
+        from_hex(values, want, sizeof want);
+        for (uint32_t t = 0; t < table_count; t++) {
+            float x[32];
+            struct eng_weight w = ops_pack(tables[t], type, 1, 32, bytes);
+            tables[t]->row(&w, 0, x);
+            assert_memory_equal(x, want, sizeof want);
+            free(w.data);
+        }
+        seen++;
+    }
+    (void)fclose(f);
+    assert_int_equal(seen, 62);
+}
+
+int main(void)
+{
+    table_count = ops_tables(tables);
+    for (uint32_t t = 0; t < table_count; t++) {
+        print_message("op table: %s\n", tables[t]->name);
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_products),
+        cmocka_unit_test(test_reference_product_is_right),
+        cmocka_unit_test(test_quantize),
+        cmocka_unit_test(test_rows),
+        cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_exp),
+        cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_attention_ignores_block_size),
+        cmocka_unit_test(test_blocks_equal_gguf_package),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
