@@ -47,6 +47,11 @@ static const char *text_of(const json_t *o, const char *key)
     return v ? v : "-";
 }
 
+static long long number_of(const json_t *o, const char *key)
+{
+    return (long long)json_integer_value(json_object_get(o, key));
+}
+
 static bool has_peer(const json_t *worker, const char *id)
 {
     const json_t *peers = json_object_get(worker, "peers"), *p;
@@ -63,8 +68,10 @@ uint32_t cli_cluster_workers(const json_t *view, bool *linked_out)
 {
     const json_t *workers = json_object_get(view, "workers"), *a, *b;
     size_t i, k;
+    uint32_t ready = 0;
     bool linked = true;
     json_array_foreach(workers, i, a) {
+        ready += !strcmp(text_of(a, "state"), "ready");
         if (strcmp(text_of(a, "role"), "decode") != 0)
             continue;
         json_array_foreach(workers, k, b) {
@@ -73,7 +80,7 @@ uint32_t cli_cluster_workers(const json_t *view, bool *linked_out)
         }
     }
     *linked_out = linked;
-    return (uint32_t)json_array_size(workers);
+    return ready;
 }
 
 /* Pages of all groups together, by state. */
@@ -90,12 +97,10 @@ static uint64_t pages_of(const json_t *worker, const char *state)
 
 static void print_worker(const json_t *w)
 {
-    const json_t *queue = json_object_get(w, "queue");
-    long long running = json_integer_value(json_object_get(queue, "running")), waiting = json_integer_value(json_object_get(queue, "waiting"));
-    printf("%-12s %-8s %-8lld %-18s %9llu %9llu %9llu %9llu  %3lld + %-3lld ", text_of(w, "id"), text_of(w, "role"),
-           (long long)json_integer_value(json_object_get(w, "pid")), text_of(w, "epoch"), (unsigned long long)pages_of(w, "free"),
-           (unsigned long long)pages_of(w, "cached"), (unsigned long long)pages_of(w, "held"), (unsigned long long)pages_of(w, "fenced"),
-           running, waiting);
+    printf("%-12s %-8s %-9s %-8lld %-16s %8llu %8llu %8llu %8llu  %4lld + %-4lld ", text_of(w, "id"), text_of(w, "role"), text_of(w, "state"),
+           number_of(w, "pid"), text_of(w, "epoch"), (unsigned long long)pages_of(w, "free"), (unsigned long long)pages_of(w, "cached"),
+           (unsigned long long)pages_of(w, "held"), (unsigned long long)pages_of(w, "fenced"), number_of(w, "running"),
+           number_of(w, "waiting"));
     const json_t *peers = json_object_get(w, "peers"), *p;
     size_t i;
     json_array_foreach(peers, i, p) {
@@ -123,8 +128,8 @@ int cli_status(int argc, char **argv)
         (void)json_dumpf(view, stdout, JSON_INDENT(2));
         putchar('\n');
     } else {
-        printf("%-12s %-8s %-8s %-18s %9s %9s %9s %9s  %-9s  links\n", "worker", "role", "pid", "epoch", "free", "cached", "held", "fenced",
-               "run + wait");
+        printf("%-12s %-8s %-9s %-8s %-16s %8s %8s %8s %8s  %-11s  links\n", "worker", "role", "state", "pid", "epoch", "free", "cached", "held",
+               "fenced", "run + wait");
         const json_t *workers = json_object_get(view, "workers"), *w;
         size_t i;
         json_array_foreach(workers, i, w) {
