@@ -27,6 +27,16 @@ static kvs_status take_piece(void *user, const uint8_t *piece, size_t n)
     return mdl_merger_run(&e->merger, piece, n);
 }
 
+/* The next place behind `at` where a space follows something else. */
+static size_t word_end(const uint8_t *text, size_t n, size_t at)
+{
+    size_t end = at;
+    while (end < n && text[end] == ' ')
+        end++;
+    const uint8_t *space = end < n ? memchr(text + end, ' ', n - end) : NULL;
+    return space != NULL ? (size_t)(space - text) : n;
+}
+
 static kvs_status encode_spm(struct encoder *e, const uint8_t *text, size_t n)
 {
     uint8_t *copy = malloc(n + 1);
@@ -43,7 +53,12 @@ static kvs_status encode_spm(struct encoder *e, const uint8_t *text, size_t n)
             copy[len++] = text[i++];
         }
     }
-    kvs_status st = mdl_merger_run(&e->merger, copy, len);
+    kvs_status st = KVS_OK;
+    for (size_t at = 0; st == KVS_OK && at < len;) {
+        size_t end = e->t->words ? word_end(copy, len, at) : len;
+        st = take_piece(e, copy + at, end - at);
+        at = end;
+    }
     free(copy);
     return st;
 }

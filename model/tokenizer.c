@@ -331,6 +331,27 @@ static kvs_status read_merge(struct mdl_tokenizer *t, const struct mdl_gguf *g, 
     return st;
 }
 
+static kvs_status read_merges(struct mdl_tokenizer *t, const struct mdl_gguf *g, struct kvs_error *err)
+{
+    uint64_t n, slots = 1024;
+    if (!mdl_gguf_array(g, "tokenizer.ggml.merges", &n) || n > VOCAB_MAX)
+        return kvs_fail(err, KVS_SELF_MODEL, "tokenizer.ggml.merges: absent, or more than %u", VOCAB_MAX);
+    while (slots < 2 * n)
+        slots *= 2;
+    t->pair_mask = slots - 1;
+    t->pairs = malloc((size_t)slots * sizeof *t->pairs);
+    uint8_t *scratch = malloc(TEXT_MAX);
+    kvs_status st = KVS_OK;
+    if (t->pairs == NULL || scratch == NULL)
+        st = kvs_fail(err, KVS_SELF_NOMEM, "no memory for the vocabulary");
+    for (uint64_t i = 0; st == KVS_OK && i < slots; i++)
+        t->pairs[i].key = MDL_PAIR_EMPTY;
+    for (uint32_t i = 0; st == KVS_OK && i < n; i++)
+        st = read_merge(t, g, i, scratch, err);
+    free(scratch);
+    return st;
+}
+
 /* A piece that is a token can be taken whole only if merging would have given just that; found out once, here. */
 static kvs_status mark_whole(struct mdl_tokenizer *t, struct kvs_error *err)
 {
@@ -353,25 +374,18 @@ static kvs_status mark_whole(struct mdl_tokenizer *t, struct kvs_error *err)
     return st;
 }
 
-static kvs_status read_merges(struct mdl_tokenizer *t, const struct mdl_gguf *g, struct kvs_error *err)
+/* SentencePiece merges over the whole text. Where no token can span a place, the merges on either side of it do not see each
+ * other, and cutting there changes nothing but the time. In most vocabularies that is in front of every word. */
+static void find_words(struct mdl_tokenizer *t)
 {
-    uint64_t n, slots = 1024;
-    if (!mdl_gguf_array(g, "tokenizer.ggml.merges", &n) || n > VOCAB_MAX)
-        return kvs_fail(err, KVS_SELF_MODEL, "tokenizer.ggml.merges: absent, or more than %u", VOCAB_MAX);
-    while (slots < 2 * n)
-        slots *= 2;
-    t->pair_mask = slots - 1;
-    t->pairs = malloc((size_t)slots * sizeof *t->pairs);
-    uint8_t *scratch = malloc(TEXT_MAX);
-    kvs_status st = KVS_OK;
-    if (t->pairs == NULL || scratch == NULL)
-        st = kvs_fail(err, KVS_SELF_NOMEM, "no memory for the vocabulary");
-    for (uint64_t i = 0; st == KVS_OK && i < slots; i++)
-        t->pairs[i].key = MDL_PAIR_EMPTY;
-    for (uint32_t i = 0; st == KVS_OK && i < n; i++)
-        st = read_merge(t, g, i, scratch, err);
-    free(scratch);
-    return st == KVS_OK ? mark_whole(t, err) : st;
+    t->words = t->spm;
+    for (uint32_t i = 0; t->words && i < t->vocab; i++) {
+        struct mdl_str s = mdl_text(t, (int32_t)i);
+        if (mdl_text_find(t, (const uint8_t *)s.data, s.len) != (int32_t)i)
+            continue;
+        for (size_t k = 1; k < s.len; k++)
+            t->words = t->words && !(s.data[k] == ' ' && s.data[k - 1] != ' ');
+    }
 }
 
 /* Special tokens, sorted by their bytes: the encoder narrows a range of them byte by byte. */
@@ -473,6 +487,7 @@ static kvs_status read_kind(struct mdl_tokenizer *t, const struct mdl_gguf *g, s
     return mdl_pretok_create(pre, &t->pretok, err);
 }
 
+/* Half-filled on failure: mdl_tokenizer_destroy copes. */
 static kvs_status fill(struct mdl_tokenizer *t, const struct mdl_gguf *g, struct kvs_error *err)
 {
     kvs_status st = read_kind(t, g, err);
@@ -486,6 +501,10 @@ static kvs_status fill(struct mdl_tokenizer *t, const struct mdl_gguf *g, struct
         st = read_id(t, g, "tokenizer.ggml.unknown_token_id", t->spm ? 0 : MDL_NO_ID, &t->unk, err);
     if (st == KVS_OK)
         st = t->spm ? read_scores(t, g, err) : read_merges(t, g, err);
+    if (st == KVS_OK)
+        st = mark_whole(t, err);
+    if (st == KVS_OK)
+        find_words(t);
     if (st == KVS_OK)
         st = collect_specials(t, false, &t->special_all, err);
     if (st == KVS_OK)

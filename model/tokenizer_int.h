@@ -40,6 +40,7 @@ struct mdl_pretok;
 struct mdl_tokenizer {
     bool spm;
     bool add_bos, add_eos, space_prefix;
+    bool words; /* SPM: no token holds a space behind another character, so text may be cut there */
     int32_t bos, eos, unk;
     uint32_t vocab; /* ids below it are tokens; texts from it on are merge results that are no tokens */
     uint8_t *blob;
@@ -48,7 +49,7 @@ struct mdl_tokenizer {
     uint32_t text_count, text_cap;
     uint32_t longest; /* bytes of the longest text */
     uint8_t *type;    /* of tokens */
-    uint8_t *whole;   /* BPE: this token's text encodes to this token alone */
+    uint8_t *whole;   /* this token's text, as a piece, encodes to this token alone */
     uint32_t *prio;   /* SPM: scores turned round into ranks */
     int32_t byte_id[256];
     int32_t *slots; /* text to id, open addressing, MDL_NO_ID: free */
