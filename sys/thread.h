@@ -8,7 +8,7 @@
 
 struct kvs_thread;
 
-/* Starts fn(arg) on a new thread called name (15 bytes at most). Signals are blocked there; MXCSR is at its default. */
+/* Starts fn(arg) on a new thread called name (15 bytes at most). Signals but its own faults (SIGBUS, ...) are blocked there; MXCSR is at its default. */
 KVS_MUST_CHECK kvs_status kvs_thread_start(const char *name, void (*fn)(void *), void *arg, struct kvs_thread **out);
 void kvs_thread_join(struct kvs_thread *t); /* waits and frees; NULL is fine */
 
