@@ -1,0 +1,91 @@
+/* gguf_fuzz.c - any bytes as a model file: parse, card, tokenizer, template, and a text through the tokenizer.
+ * With libFuzzer:  clang -g -fsanitize=fuzzer,address,undefined -DKVS_LIBFUZZER ... gguf_fuzz.c; without it, the program
+ * replays the files it is given (a corpus, a crash), or damages a small generated model a number of times: -n COUNT [SEED].
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "base/rng.h"
+#include "model/card.h"
+#include "model/template.h"
+#include "model/tokenizer.h"
+#include "tests/support/files.h"
+#include "tests/support/gguf_writer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const char text[] = "Once upon a time, 12  \xe6\x97\xa5 <s> \xff\n\n the";
+    struct mdl_gguf *g;
+    struct mdl_card card;
+    struct mdl_tokenizer *t;
+    struct mdl_template *chat;
+    struct mdl_ids ids = {0};
+    struct kvs_error err;
+    if (mdl_gguf_parse(data, size, true, &g, &err) != KVS_OK)
+        return 0;
+    if (mdl_card_read(g, &card, &err) == KVS_OK && card.kv_heads == 0)
+        abort();
+    if (mdl_template_create(g, &chat, &err) == KVS_OK)
+        mdl_template_destroy(chat);
+    if (mdl_tokenizer_create(g, &t, &err) == KVS_OK) {
+        struct mdl_detok d;
+        struct kvs_buf out;
+        kvs_buf_init(&out, (size_t)1 << 24);
+        mdl_detok_init(&d, t, true, true);
+        if (mdl_encode(t, text, sizeof text, MDL_ADD_SPECIAL | MDL_PARSE_SPECIAL, 1000, &ids, &err) == KVS_OK) {
+            for (size_t i = 0; i < ids.count; i++) {
+                if (ids.ids[i] < 0 || (uint32_t)ids.ids[i] >= mdl_vocab_size(t) || mdl_detok_push(&d, ids.ids[i], &out) != KVS_OK)
+                    abort();
+            }
+        }
+        mdl_ids_fini(&ids);
+        kvs_buf_fini(&out);
+        mdl_tokenizer_destroy(t);
+    }
+    mdl_gguf_destroy(g);
+    return 0;
+}
+
+#ifndef KVS_LIBFUZZER
+static void damage_generated(long count, uint64_t seed)
+{
+    const struct tst_llama_options o = {.layers = 1, .width = 32, .heads = 2, .kv_heads = 1, .ff = 32, .type = MDL_Q8_0};
+    struct kvs_rng rng = {seed};
+    size_t size;
+    uint8_t *bytes = tst_llama_make(&o, &size);
+    printf("seed %llu\n", (unsigned long long)seed);
+    for (long i = 0; i < count; i++) {
+        size_t n = kvs_rng_below(&rng, 4) == 0 ? (size_t)kvs_rng_below(&rng, size) : size;
+        uint8_t *copy = malloc(n + 1);
+        memcpy(copy, bytes, n);
+        for (uint64_t k = kvs_rng_below(&rng, 6); n > 0 && k > 0; k--)
+            copy[kvs_rng_below(&rng, n < 9000 ? n : 9000)] = (uint8_t)kvs_rng_next(&rng);
+        uint8_t *exact = realloc(copy, n > 0 ? n : 1);
+        (void)LLVMFuzzerTestOneInput(exact, n);
+        free(exact);
+    }
+    free(bytes);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc >= 3 && strcmp(argv[1], "-n") == 0) {
+        damage_generated(strtol(argv[2], NULL, 10), argc > 3 ? strtoull(argv[3], NULL, 10) : 1);
+        return 0;
+    }
+    for (int i = 1; i < argc; i++) {
+        size_t size = 0;
+        uint8_t *bytes = tst_file_read(argv[i], 0, &size);
+        if (bytes == NULL) {
+            fprintf(stderr, "cannot read %s\n", argv[i]);
+            return 1;
+        }
+        (void)LLVMFuzzerTestOneInput(bytes, size);
+        free(bytes);
+    }
+    return 0;
+}
+#endif
