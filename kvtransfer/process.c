@@ -45,8 +45,9 @@ bool kvt_process_prepared(void)
 void kvt_prepare_process(int argc, char **argv)
 {
     KVS_ASSERT(argc >= 0 && argv != NULL);
-    bool late = getenv("UCX_ERROR_SIGNALS") == NULL;
+    bool late = false; /* the log level and some others are read by the constructor, too */
     for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        late = late || getenv(settings[i].name) == NULL;
         int r = setenv(settings[i].name, settings[i].value, 0);
         KVS_ASSERT(r == 0);
     }
