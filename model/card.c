@@ -31,10 +31,12 @@ static const char *arch_key(const struct reader *r, const char *name, char out[K
     return out;
 }
 
-static kvs_status check_range(const struct reader *r, const char *key, uint64_t v, uint32_t min, uint32_t max, uint32_t *out)
+static kvs_status check_range(const struct reader *r, const char *key, uint64_t v, uint32_t min, uint32_t max,
+                              uint32_t *out)
 {
     if (v < min || v > max)
-        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: %" PRIu64 " is not between %" PRIu32 " and %" PRIu32, key, v, min, max);
+        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: %" PRIu64 " is not between %" PRIu32 " and %" PRIu32, key, v, min,
+                        max);
     *out = (uint32_t)v;
     return KVS_OK;
 }
@@ -49,7 +51,8 @@ static kvs_status need_u32(const struct reader *r, const char *name, uint32_t ma
 }
 
 /* A number, or an array with one number a layer that are all the same. */
-static kvs_status layered_u32(const struct reader *r, const char *name, uint32_t max, bool needed, uint32_t layers, uint32_t *out)
+static kvs_status layered_u32(const struct reader *r, const char *name, uint32_t max, bool needed, uint32_t layers,
+                              uint32_t *out)
 {
     char key[KEY_CAP];
     uint64_t count, v;
@@ -114,7 +117,8 @@ static kvs_status read_arch(struct mdl_card *c, const struct mdl_gguf *g, struct
             return KVS_OK;
         len += kvs_format(known + len, sizeof known - len, "%s%s", i > 0 ? ", " : "", known_archs[i]);
     }
-    return kvs_fail(err, KVS_SELF_MODEL, "general.architecture: '%s' is not supported by this build (supported: %s)", c->arch, known);
+    return kvs_fail(err, KVS_SELF_MODEL, "general.architecture: '%s' is not supported by this build (supported: %s)",
+                    c->arch, known);
 }
 
 static kvs_status read_shape(struct mdl_card *c, const struct reader *r)
@@ -136,8 +140,9 @@ static kvs_status read_shape(struct mdl_card *c, const struct reader *r)
     if (s != KVS_OK)
         return s;
     if (c->heads % c->kv_heads != 0)
-        return kvs_fail(r->err, KVS_SELF_MODEL, "%s.attention.head_count_kv: %" PRIu32 " does not divide head_count %" PRIu32,
-                        c->arch, c->kv_heads, c->heads);
+        return kvs_fail(r->err, KVS_SELF_MODEL,
+                        "%s.attention.head_count_kv: %" PRIu32 " does not divide head_count %" PRIu32, c->arch,
+                        c->kv_heads, c->heads);
     c->key_dim = c->value_dim = c->width / c->heads;
     s = optional_u32(r, "attention.key_length", HEAD_DIM_MAX, &c->key_dim);
     if (s == KVS_OK)
@@ -146,8 +151,9 @@ static kvs_status read_shape(struct mdl_card *c, const struct reader *r)
         s = optional_f64(r, "attention.layer_norm_rms_epsilon", 0, 1, &eps);
     c->norm_eps = (float)eps;
     if (s == KVS_OK && (c->key_dim < 1 || c->key_dim > HEAD_DIM_MAX || c->value_dim < 1 || c->value_dim > HEAD_DIM_MAX))
-        return kvs_fail(r->err, KVS_SELF_MODEL, "%s.attention.head_count: heads of %" PRIu32 " dimensions are not possible",
-                        c->arch, c->key_dim);
+        return kvs_fail(r->err, KVS_SELF_MODEL,
+                        "%s.attention.head_count: heads of %" PRIu32 " dimensions are not possible", c->arch,
+                        c->key_dim);
     return s;
 }
 
@@ -200,8 +206,9 @@ static kvs_status read_rope(struct mdl_card *c, const struct reader *r)
     if (s != KVS_OK)
         return s;
     if (c->rope.dims > c->key_dim || c->rope.dims % 2 != 0)
-        return kvs_fail(r->err, KVS_SELF_MODEL, "%s.rope.dimension_count: %" PRIu32 " is odd or more than the head's %" PRIu32,
-                        c->arch, c->rope.dims, c->key_dim);
+        return kvs_fail(r->err, KVS_SELF_MODEL,
+                        "%s.rope.dimension_count: %" PRIu32 " is odd or more than the head's %" PRIu32, c->arch,
+                        c->rope.dims, c->key_dim);
     return read_rope_scaling(c, r);
 }
 
@@ -212,17 +219,20 @@ static kvs_status read_vocab(struct mdl_card *c, const struct reader *r)
     if (embd == NULL)
         return kvs_fail(r->err, KVS_SELF_MODEL, "token_embd.weight: absent (is this a vocabulary-only file?)");
     if (embd->dims > 2 || embd->shape[0] != c->width || embd->shape[1] > VOCAB_MAX)
-        return kvs_fail(r->err, KVS_SELF_MODEL, "token_embd.weight: shape %" PRIu64 " x %" PRIu64 ", expected %" PRIu32 " x vocabulary",
+        return kvs_fail(r->err, KVS_SELF_MODEL,
+                        "token_embd.weight: shape %" PRIu64 " x %" PRIu64 ", expected %" PRIu32 " x vocabulary",
                         embd->shape[0], embd->shape[1], c->width);
     c->vocab = (uint32_t)embd->shape[1];
     c->tied = mdl_gguf_tensor(r->g, "output.weight") == NULL;
     if (mdl_gguf_array(r->g, "tokenizer.ggml.tokens", &n) && n > c->vocab)
-        return kvs_fail(r->err, KVS_SELF_MODEL, "tokenizer.ggml.tokens: %" PRIu64 " tokens for %" PRIu32 " rows of token_embd.weight",
-                        n, c->vocab);
+        return kvs_fail(r->err, KVS_SELF_MODEL,
+                        "tokenizer.ggml.tokens: %" PRIu64 " tokens for %" PRIu32 " rows of token_embd.weight", n,
+                        c->vocab);
     return KVS_OK;
 }
 
-static kvs_status read_id(const struct mdl_card *c, const struct reader *r, const char *key, int32_t absent, int32_t *out)
+static kvs_status read_id(const struct mdl_card *c, const struct reader *r, const char *key, int32_t absent,
+                          int32_t *out)
 {
     uint64_t v;
     *out = absent >= 0 && (uint32_t)absent < c->vocab ? absent : -1;
@@ -232,7 +242,8 @@ static kvs_status read_id(const struct mdl_card *c, const struct reader *r, cons
     if (v == UINT32_MAX)
         return KVS_OK;
     if (v >= c->vocab)
-        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: %" PRIu64 " is outside the vocabulary of %" PRIu32, key, v, c->vocab);
+        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: %" PRIu64 " is outside the vocabulary of %" PRIu32, key, v,
+                        c->vocab);
     *out = (int32_t)v;
     return KVS_OK;
 }
@@ -323,10 +334,11 @@ kvs_status mdl_card_read(const struct mdl_gguf *g, struct mdl_card *out, struct 
 size_t mdl_card_rope_text(const struct mdl_card *c, uint32_t context, char *out, size_t cap)
 {
     static const char *const names[] = {"none", "linear", "yarn", "longrope", "factors"};
-    size_t n = kvs_format(out, cap, "base=%.17g,dims=%" PRIu32 ",scaling=%s", c->rope.base, c->rope.dims, names[c->rope.scaling]);
+    size_t n = kvs_format(out, cap, "base=%.17g,dims=%" PRIu32 ",scaling=%s", c->rope.base, c->rope.dims,
+                          names[c->rope.scaling]);
     if (c->rope.scaling == MDL_ROPE_LINEAR || c->rope.scaling == MDL_ROPE_YARN || c->rope.scaling == MDL_ROPE_LONGROPE)
-        n += kvs_format(out + n, cap - n, ",factor=%.17g,attn=%.17g,original=%" PRIu32, c->rope.factor, c->rope.attn_factor,
-                        c->rope.original_context);
+        n += kvs_format(out + n, cap - n, ",factor=%.17g,attn=%.17g,original=%" PRIu32, c->rope.factor,
+                        c->rope.attn_factor, c->rope.original_context);
     n += kvs_format(out + n, cap - n, ",context=%" PRIu32, context);
     return n;
 }

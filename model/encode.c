@@ -73,7 +73,8 @@ static kvs_status encode_plain(struct encoder *e, const uint8_t *text, size_t n)
 }
 
 /* First index in [lo, hi) of the sorted texts whose byte at depth is not below c; shorter texts come first. */
-static uint32_t lower_bound(const struct mdl_tokenizer *t, const int32_t *ids, uint32_t lo, uint32_t hi, size_t depth, int c)
+static uint32_t lower_bound(const struct mdl_tokenizer *t, const int32_t *ids, uint32_t lo, uint32_t hi, size_t depth,
+                            int c)
 {
     while (lo < hi) {
         uint32_t mid = lo + (hi - lo) / 2;
@@ -87,8 +88,8 @@ static uint32_t lower_bound(const struct mdl_tokenizer *t, const int32_t *ids, u
 }
 
 /* The longest special token at the head of the text; its length, 0 for none. */
-static size_t match_special(const struct mdl_tokenizer *t, const struct mdl_specials *specials, const uint8_t *text, size_t n,
-                            int32_t *id_out)
+static size_t match_special(const struct mdl_tokenizer *t, const struct mdl_specials *specials, const uint8_t *text,
+                            size_t n, int32_t *id_out)
 {
     uint32_t lo = 0, hi = specials->count;
     size_t best = 0;

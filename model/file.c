@@ -143,7 +143,8 @@ kvs_status mdl_file_check(const struct mdl_file *f, struct kvs_error *err)
     if (fstat(f->fd, &st) != 0)
         return kvs_fail(err, KVS_SELF_IO, "cannot read the size of the model file: %s", strerror(errno));
     if ((uint64_t)st.st_size != f->size || st.st_mtim.tv_sec != f->mtime_s || st.st_mtim.tv_nsec != f->mtime_ns)
-        return kvs_fail(err, KVS_SELF_MODEL, "the model file was changed while it was in use: start again with a stable copy");
+        return kvs_fail(err, KVS_SELF_MODEL,
+                        "the model file was changed while it was in use: start again with a stable copy");
     return KVS_OK;
 }
 

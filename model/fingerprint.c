@@ -56,7 +56,8 @@ kvs_status mdl_fingerprint_end(struct mdl_fingerprint_state *s, struct mdl_finge
     return KVS_OK;
 }
 
-kvs_status mdl_fingerprint_file(const struct mdl_gguf *g, const uint8_t *bytes, size_t size, struct mdl_fingerprint *out)
+kvs_status mdl_fingerprint_file(const struct mdl_gguf *g, const uint8_t *bytes, size_t size,
+                                struct mdl_fingerprint *out)
 {
     struct mdl_fingerprint_state *s;
     uint64_t header = mdl_gguf_header_bytes(g);

@@ -20,15 +20,27 @@
 #define GGUF_MAGIC 0x46554747u
 #define GGUF_KEYS_MAX 16384u
 #define GGUF_TENSORS_MAX 65536u
-#define GGUF_NAME_MAX 256u       /* tensor names; the format says 64, some converters write more */
-#define GGUF_KEY_MAX 65535u      /* the format's own bound */
-#define GGUF_DEPTH_MAX 4u        /* arrays of arrays */
+#define GGUF_NAME_MAX 256u  /* tensor names; the format says 64, some converters write more */
+#define GGUF_KEY_MAX 65535u /* the format's own bound */
+#define GGUF_DEPTH_MAX 4u   /* arrays of arrays */
 #define GGUF_ALIGNMENT_MAX (1u << 20)
 #define QUOTE_CAP 72u
 
 enum gguf_kind {
-    KIND_U8, KIND_I8, KIND_U16, KIND_I16, KIND_U32, KIND_I32, KIND_F32, KIND_BOOL,
-    KIND_STRING, KIND_ARRAY, KIND_U64, KIND_I64, KIND_F64, KIND_COUNT,
+    KIND_U8,
+    KIND_I8,
+    KIND_U16,
+    KIND_I16,
+    KIND_U32,
+    KIND_I32,
+    KIND_F32,
+    KIND_BOOL,
+    KIND_STRING,
+    KIND_ARRAY,
+    KIND_U64,
+    KIND_I64,
+    KIND_F64,
+    KIND_COUNT,
 };
 
 static const uint8_t kind_bytes[KIND_COUNT] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
@@ -62,11 +74,11 @@ static const struct {
     const char *name;
     uint32_t weights, bytes;
 } type_table[] = {
-    {MDL_F32, "F32", 1, 4},         {MDL_F16, "F16", 1, 2},         {MDL_BF16, "BF16", 1, 2},
-    {MDL_Q4_0, "Q4_0", 32, 18},     {MDL_Q4_1, "Q4_1", 32, 20},     {MDL_Q5_0, "Q5_0", 32, 22},
-    {MDL_Q5_1, "Q5_1", 32, 24},     {MDL_Q8_0, "Q8_0", 32, 34},     {MDL_Q2_K, "Q2_K", 256, 84},
-    {MDL_Q3_K, "Q3_K", 256, 110},   {MDL_Q4_K, "Q4_K", 256, 144},   {MDL_Q5_K, "Q5_K", 256, 176},
-    {MDL_Q6_K, "Q6_K", 256, 210},   {MDL_IQ4_NL, "IQ4_NL", 32, 18}, {MDL_IQ4_XS, "IQ4_XS", 256, 136},
+    {MDL_F32, "F32", 1, 4},       {MDL_F16, "F16", 1, 2},         {MDL_BF16, "BF16", 1, 2},
+    {MDL_Q4_0, "Q4_0", 32, 18},   {MDL_Q4_1, "Q4_1", 32, 20},     {MDL_Q5_0, "Q5_0", 32, 22},
+    {MDL_Q5_1, "Q5_1", 32, 24},   {MDL_Q8_0, "Q8_0", 32, 34},     {MDL_Q2_K, "Q2_K", 256, 84},
+    {MDL_Q3_K, "Q3_K", 256, 110}, {MDL_Q4_K, "Q4_K", 256, 144},   {MDL_Q5_K, "Q5_K", 256, 176},
+    {MDL_Q6_K, "Q6_K", 256, 210}, {MDL_IQ4_NL, "IQ4_NL", 32, 18}, {MDL_IQ4_XS, "IQ4_XS", 256, 136},
     {MDL_MXFP4, "MXFP4", 32, 17},
 };
 #define TYPE_COUNT (sizeof type_table / sizeof type_table[0])
@@ -179,14 +191,15 @@ static kvs_status skip_array(struct cursor *c, uint32_t element, uint64_t count,
         for (uint64_t i = 0; i < count; i++) {
             struct mdl_str s;
             if (!read_str(c, &s))
-                return kvs_fail(err, KVS_SELF_MODEL, "GGUF key '%s': the file ends inside string %" PRIu64 " of %" PRIu64,
-                                key, i, count);
+                return kvs_fail(err, KVS_SELF_MODEL,
+                                "GGUF key '%s': the file ends inside string %" PRIu64 " of %" PRIu64, key, i, count);
         }
         return KVS_OK;
     }
     uint64_t bytes;
     if (!kvs_mul_u64(count, kind_bytes[element], &bytes) || !cursor_has(c, bytes))
-        return kvs_fail(err, KVS_SELF_MODEL, "GGUF key '%s': count %" PRIu64 " is more than the file holds", key, count);
+        return kvs_fail(err, KVS_SELF_MODEL, "GGUF key '%s': count %" PRIu64 " is more than the file holds", key,
+                        count);
     const uint8_t *p = cursor_take(c, bytes);
     if (element == KIND_BOOL && !bools_valid(p, count))
         return kvs_fail(err, KVS_SELF_MODEL, "GGUF key '%s': a bool that is neither 0 nor 1", key);
@@ -200,7 +213,8 @@ static kvs_status read_array(struct cursor *c, struct gguf_key *k, const char *k
     /* A string takes 8 bytes at least, so the table below is never larger than what is left of the file. */
     uint64_t least = k->element == KIND_STRING ? 8 : k->element == KIND_ARRAY ? 12 : 1, bytes;
     if (!kvs_mul_u64(k->count, least, &bytes) || !cursor_has(c, bytes))
-        return kvs_fail(err, KVS_SELF_MODEL, "GGUF key '%s': count %" PRIu64 " is more than the file holds", key, k->count);
+        return kvs_fail(err, KVS_SELF_MODEL, "GGUF key '%s': count %" PRIu64 " is more than the file holds", key,
+                        k->count);
     k->value = c->at;
     struct cursor first = *c;
     kvs_status s = skip_array(c, k->element, k->count, 1, key, err);
@@ -245,8 +259,8 @@ static kvs_status read_keys(struct mdl_gguf *g, struct cursor *c, struct kvs_err
         struct gguf_key *k = &g->keys[i];
         char text[QUOTE_CAP];
         if (!read_str(c, &k->name))
-            return kvs_fail(err, KVS_SELF_MODEL, "GGUF key %" PRIu64 " of %" PRIu64 ": its name is longer than the file",
-                            i, g->key_count);
+            return kvs_fail(err, KVS_SELF_MODEL,
+                            "GGUF key %" PRIu64 " of %" PRIu64 ": its name is longer than the file", i, g->key_count);
         if (k->name.len == 0 || k->name.len > GGUF_KEY_MAX)
             return kvs_fail(err, KVS_SELF_MODEL, "GGUF key %" PRIu64 ": name length %zu is not between 1 and %u", i,
                             k->name.len, GGUF_KEY_MAX);
@@ -356,7 +370,8 @@ static kvs_status read_alignment(const struct mdl_gguf *g, uint64_t *out, struct
         return kvs_fail(err, KVS_SELF_MODEL, "GGUF key 'general.alignment' is not an unsigned integer");
     if (a < 8 || a > GGUF_ALIGNMENT_MAX || (a & (a - 1)) != 0)
         return kvs_fail(err, KVS_SELF_MODEL,
-                        "GGUF key 'general.alignment': %" PRIu64 " is not a power of two from 8 to %u", a, GGUF_ALIGNMENT_MAX);
+                        "GGUF key 'general.alignment': %" PRIu64 " is not a power of two from 8 to %u", a,
+                        GGUF_ALIGNMENT_MAX);
     *out = a;
     return KVS_OK;
 }
@@ -375,8 +390,9 @@ static kvs_status size_tensor(struct mdl_tensor *t, uint32_t type, const char *n
             return kvs_fail(err, KVS_SELF_MODEL, "tensor '%s': the product of its dimensions is too large", name);
     }
     if (t->shape[0] % weights != 0)
-        return kvs_fail(err, KVS_SELF_MODEL, "tensor '%s': row length %" PRIu64 " is no multiple of the block of %s (%" PRIu32 ")",
-                        name, t->shape[0], mdl_type_name(t->type), weights);
+        return kvs_fail(err, KVS_SELF_MODEL,
+                        "tensor '%s': row length %" PRIu64 " is no multiple of the block of %s (%" PRIu32 ")", name,
+                        t->shape[0], mdl_type_name(t->type), weights);
     if (!kvs_mul_u64(n / weights, bytes, &t->bytes) || t->bytes > INT64_MAX)
         return kvs_fail(err, KVS_SELF_MODEL, "tensor '%s': its byte count is too large", name);
     return KVS_OK;
@@ -389,8 +405,8 @@ static kvs_status read_tensors(struct mdl_gguf *g, struct cursor *c, uint64_t al
         char name[QUOTE_CAP];
         uint32_t type;
         if (!read_str(c, &t->name))
-            return kvs_fail(err, KVS_SELF_MODEL, "tensor %" PRIu64 " of %" PRIu64 ": its name is longer than the file", i,
-                            g->tensor_count);
+            return kvs_fail(err, KVS_SELF_MODEL, "tensor %" PRIu64 " of %" PRIu64 ": its name is longer than the file",
+                            i, g->tensor_count);
         if (t->name.len == 0 || t->name.len > GGUF_NAME_MAX)
             return kvs_fail(err, KVS_SELF_MODEL, "tensor %" PRIu64 ": name length %zu is not between 1 and %u", i,
                             t->name.len, GGUF_NAME_MAX);
@@ -411,8 +427,9 @@ static kvs_status read_tensors(struct mdl_gguf *g, struct cursor *c, uint64_t al
             return s;
         uint64_t end;
         if (t->offset % alignment != 0)
-            return kvs_fail(err, KVS_SELF_MODEL, "tensor '%s': offset %" PRIu64 " is no multiple of the alignment %" PRIu64,
-                            name, t->offset, alignment);
+            return kvs_fail(err, KVS_SELF_MODEL,
+                            "tensor '%s': offset %" PRIu64 " is no multiple of the alignment %" PRIu64, name, t->offset,
+                            alignment);
         if (!kvs_add_u64(t->offset, t->bytes, &end) || end > INT64_MAX)
             return kvs_fail(err, KVS_SELF_MODEL, "tensor '%s': offset %" PRIu64 " is too large", name, t->offset);
     }
@@ -452,8 +469,8 @@ static kvs_status place_data(struct mdl_gguf *g, const uint8_t *bytes, size_t si
         start = size; /* vocabulary-only files end without padding */
     g->header_bytes = start;
     if (start > size)
-        return kvs_fail(err, KVS_SELF_MODEL, "GGUF file ends inside its header: %zu bytes, tensor data starts at %" PRIu64,
-                        size, start);
+        return kvs_fail(err, KVS_SELF_MODEL,
+                        "GGUF file ends inside its header: %zu bytes, tensor data starts at %" PRIu64, size, start);
     if (header_only)
         return KVS_OK;
     for (uint64_t i = 0; i < g->tensor_count; i++) {
@@ -461,7 +478,8 @@ static kvs_status place_data(struct mdl_gguf *g, const uint8_t *bytes, size_t si
         char name[QUOTE_CAP];
         if (t->offset + t->bytes > size - start)
             return kvs_fail(err, KVS_SELF_MODEL,
-                            "tensor '%s' ends at byte %" PRIu64 " but the file has %zu: it is cut short, fetch it again",
+                            "tensor '%s' ends at byte %" PRIu64
+                            " but the file has %zu: it is cut short, fetch it again",
                             quote(t->name, name), start + t->offset + t->bytes, size);
         t->data = bytes + start + t->offset;
     }
@@ -487,8 +505,8 @@ static kvs_status read_counts(struct mdl_gguf *g, struct cursor *c, struct kvs_e
     g->tensor_count = g->key_count = 0; /* until their tables exist */
     /* 33 and 14 bytes: the shortest tensor entry and the shortest key with its value. */
     if (tensors > GGUF_TENSORS_MAX || tensors > c->left / 33)
-        return kvs_fail(err, KVS_SELF_MODEL, "GGUF tensor count %" PRIu64 " is more than the file can hold (or %u)", tensors,
-                        GGUF_TENSORS_MAX);
+        return kvs_fail(err, KVS_SELF_MODEL, "GGUF tensor count %" PRIu64 " is more than the file can hold (or %u)",
+                        tensors, GGUF_TENSORS_MAX);
     if (keys > GGUF_KEYS_MAX || keys > c->left / 14)
         return kvs_fail(err, KVS_SELF_MODEL, "GGUF key count %" PRIu64 " is more than the file can hold (or %u)", keys,
                         GGUF_KEYS_MAX);
@@ -507,12 +525,14 @@ static kvs_status refuse_split(const struct mdl_gguf *g, struct kvs_error *err)
 {
     uint64_t parts;
     if (mdl_gguf_u64(g, "split.count", &parts) && parts > 1)
-        return kvs_fail(err, KVS_SELF_MODEL,
-                        "split.count is %" PRIu64 ": models split into several files are not supported, merge them first", parts);
+        return kvs_fail(
+            err, KVS_SELF_MODEL,
+            "split.count is %" PRIu64 ": models split into several files are not supported, merge them first", parts);
     return KVS_OK;
 }
 
-kvs_status mdl_gguf_parse(const uint8_t *bytes, size_t size, bool header_only, struct mdl_gguf **out, struct kvs_error *err)
+kvs_status mdl_gguf_parse(const uint8_t *bytes, size_t size, bool header_only, struct mdl_gguf **out,
+                          struct kvs_error *err)
 {
     struct cursor c = {bytes, size};
     uint64_t alignment = 0;
@@ -683,7 +703,7 @@ bool mdl_gguf_array_i64(const struct mdl_gguf *g, const char *key, uint64_t inde
 
 bool mdl_gguf_key_at(const struct mdl_gguf *g, uint64_t index, struct mdl_str *key_out, char *text_out, size_t text_cap)
 {
-    static const char *const kinds[KIND_COUNT] = {"u8",  "i8",   "u16",    "i16",   "u32", "i32", "f32",
+    static const char *const kinds[KIND_COUNT] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
                                                   "bool", "string", "array", "u64", "i64", "f64"};
     if (index >= g->key_count)
         return false;

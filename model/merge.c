@@ -223,8 +223,8 @@ static kvs_status emit_bytes(struct mdl_merger *m, const uint8_t *bytes, size_t 
             id = t->unk;
         /* An unknown token that is really an end-of-text marker (SmolLM2) must not get into a prompt unseen. */
         if (id == MDL_NO_ID || (id == t->unk && t->type[id] != MDL_TOKEN_UNKNOWN && id != t->byte_id[bytes[i]]))
-            return kvs_fail(m->err, KVS_REQ_INVALID, "the text holds byte 0x%02x, which this model's vocabulary cannot express",
-                            bytes[i]);
+            return kvs_fail(m->err, KVS_REQ_INVALID,
+                            "the text holds byte 0x%02x, which this model's vocabulary cannot express", bytes[i]);
         kvs_status s = mdl_merger_emit(m, id);
         if (s != KVS_OK)
             return s;
@@ -253,7 +253,7 @@ kvs_status mdl_merger_run(struct mdl_merger *m, const uint8_t *piece, size_t siz
         const struct mdl_symbol *s = &m->symbols[i];
         uint32_t end = s->next == NONE ? n : m->symbols[s->next].start;
         kvs_status st = s->id >= 0 && s->id < (int32_t)m->t->vocab ? mdl_merger_emit(m, s->id)
-                                                                  : emit_bytes(m, piece + s->start, end - s->start);
+                                                                   : emit_bytes(m, piece + s->start, end - s->start);
         if (st != KVS_OK)
             return st;
     }

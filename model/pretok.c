@@ -17,9 +17,12 @@
 #include <string.h>
 
 #define PASSES_MAX 2u
-#define SPACE "\\x{09}-\\x{0d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define SPACE \
+    "\\x{09}-\\x{0d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define GPT2                                                                                                           \
-    "'(?:[sdmt]|ll|ve|re)| ?\\p{L}++| ?\\p{N}++| ?[^" SPACE "\\p{L}\\p{N}]++|[" SPACE "]+(?![^" SPACE "])|[" SPACE "]++"
+    "'(?:[sdmt]|ll|ve|re)| ?\\p{L}++| ?\\p{N}++| ?[^" SPACE "\\p{L}\\p{N}]++|[" SPACE "]+(?![^" SPACE "])|[" SPACE "]" \
+                                                                                                                   "+" \
+                                                                                                                   "+"
 #define DIGIT "\\p{N}"
 
 struct passes {
@@ -32,11 +35,11 @@ static const struct {
     const char *name;
     const struct passes *passes;
 } names[] = {
-    {"gpt-2", &gpt2_passes},        {"phi-2", &gpt2_passes},       {"mpt", &gpt2_passes},
-    {"olmo", &gpt2_passes},         {"jina-es", &gpt2_passes},     {"jina-de", &gpt2_passes},
-    {"jina-v2-es", &gpt2_passes},   {"jina-v2-de", &gpt2_passes},  {"jina-v2-code", &gpt2_passes},
-    {"smollm", &smollm_passes},     {"starcoder", &smollm_passes}, {"refact", &smollm_passes},
-    {"command-r", &smollm_passes},  {"exaone", &smollm_passes},    {"codeshell", &smollm_passes},
+    {"gpt-2", &gpt2_passes},       {"phi-2", &gpt2_passes},       {"mpt", &gpt2_passes},
+    {"olmo", &gpt2_passes},        {"jina-es", &gpt2_passes},     {"jina-de", &gpt2_passes},
+    {"jina-v2-es", &gpt2_passes},  {"jina-v2-de", &gpt2_passes},  {"jina-v2-code", &gpt2_passes},
+    {"smollm", &smollm_passes},    {"starcoder", &smollm_passes}, {"refact", &smollm_passes},
+    {"command-r", &smollm_passes}, {"exaone", &smollm_passes},    {"codeshell", &smollm_passes},
 };
 #define NAME_COUNT (sizeof names / sizeof names[0])
 
@@ -185,7 +188,8 @@ static size_t valid_head(const uint8_t *text, size_t n)
     return at;
 }
 
-kvs_status mdl_split_run(struct mdl_split *s, const uint8_t *text, size_t n, mdl_piece_fn fn, void *user, struct kvs_error *err)
+kvs_status mdl_split_run(struct mdl_split *s, const uint8_t *text, size_t n, mdl_piece_fn fn, void *user,
+                         struct kvs_error *err)
 {
     s->fn = fn;
     s->user = user;

@@ -13,7 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef kvs_status (*render_fn)(const struct mdl_message *messages, size_t count, bool add_generation_prompt, struct kvs_buf *out);
+typedef kvs_status (*render_fn)(const struct mdl_message *messages, size_t count, bool add_generation_prompt,
+                                struct kvs_buf *out);
 
 struct mdl_template {
     render_fn render; /* NULL: why says so */
@@ -34,11 +35,14 @@ static bool str_is(struct mdl_str s, const char *text)
  *   {% if loop.first and messages[0]['role'] != 'system' %} the default system message {% endif %}
  *   <|im_start|>ROLE\nCONTENT<|im_end|>\n
  * {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %} */
-static kvs_status render_smollm2(const struct mdl_message *messages, size_t count, bool add_generation_prompt, struct kvs_buf *out)
+static kvs_status render_smollm2(const struct mdl_message *messages, size_t count, bool add_generation_prompt,
+                                 struct kvs_buf *out)
 {
     kvs_status s = KVS_OK;
     if (count > 0 && !str_is(messages[0].role, "system"))
-        s = kvs_buf_puts(out, "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n");
+        s = kvs_buf_puts(
+            out,
+            "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n");
     for (size_t i = 0; s == KVS_OK && i < count; i++) {
         s = kvs_buf_puts(out, "<|im_start|>");
         if (s == KVS_OK)
@@ -97,7 +101,8 @@ kvs_status mdl_template_create(const struct mdl_gguf *g, struct mdl_template **o
         if (strcmp(known[i].sha256, hex) == 0)
             t->render = known[i].render;
     }
-    kvs_format(t->why, sizeof t->why, "the model's chat template (SHA-256 %.12s...) is not one that this build knows: use /v1/completions",
+    kvs_format(t->why, sizeof t->why,
+               "the model's chat template (SHA-256 %.12s...) is not one that this build knows: use /v1/completions",
                hex);
     *out = t;
     return KVS_OK;

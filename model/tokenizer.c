@@ -51,7 +51,8 @@ struct mdl_str mdl_text(const struct mdl_tokenizer *t, int32_t id)
 static kvs_status add_text(struct mdl_tokenizer *t, const void *bytes, size_t n, struct kvs_error *err)
 {
     if (n > TEXT_MAX || t->blob_len + n > INT32_MAX)
-        return kvs_fail(err, KVS_SELF_MODEL, "tokenizer.ggml.tokens: token %" PRIu32 " has %zu bytes", t->text_count, n);
+        return kvs_fail(err, KVS_SELF_MODEL, "tokenizer.ggml.tokens: token %" PRIu32 " has %zu bytes", t->text_count,
+                        n);
     if (t->blob_len + n > t->blob_cap) {
         size_t cap = t->blob_cap * 2 > t->blob_len + n ? t->blob_cap * 2 : t->blob_len + n + 4096;
         uint8_t *grown = realloc(t->blob, cap);
@@ -148,7 +149,10 @@ static size_t spm_bytes(struct mdl_str s, uint8_t *out)
 
 static int hex_digit(char c)
 {
-    return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                  : -1;
 }
 
 /* <0x41>; -1 for anything else. */
@@ -199,13 +203,15 @@ static bool str_is(struct mdl_str s, const char *text)
     return s.len == strlen(text) && memcmp(s.data, text, s.len) == 0;
 }
 
-static kvs_status read_token(struct mdl_tokenizer *t, const struct mdl_gguf *g, uint32_t i, uint8_t *scratch, struct kvs_error *err)
+static kvs_status read_token(struct mdl_tokenizer *t, const struct mdl_gguf *g, uint32_t i, uint8_t *scratch,
+                             struct kvs_error *err)
 {
     struct mdl_str s;
     int64_t type = MDL_TOKEN_NORMAL;
     uint64_t n;
     if (!mdl_gguf_array_str(g, "tokenizer.ggml.tokens", i, &s) || s.len > TEXT_MAX)
-        return kvs_fail(err, KVS_SELF_MODEL, "tokenizer.ggml.tokens: entry %" PRIu32 " is no string of at most %u bytes", i, TEXT_MAX);
+        return kvs_fail(err, KVS_SELF_MODEL,
+                        "tokenizer.ggml.tokens: entry %" PRIu32 " is no string of at most %u bytes", i, TEXT_MAX);
     if (mdl_gguf_array(g, "tokenizer.ggml.token_type", &n) &&
         (!mdl_gguf_array_i64(g, "tokenizer.ggml.token_type", i, &type) || type < 1 || type > 6))
         return kvs_fail(err, KVS_SELF_MODEL, "tokenizer.ggml.token_type: entry %" PRIu32 " is not 1 to 6", i);
@@ -248,7 +254,8 @@ static kvs_status read_tokens(struct mdl_tokenizer *t, const struct mdl_gguf *g,
     if (!mdl_gguf_array(g, "tokenizer.ggml.tokens", &n) || n == 0 || n > VOCAB_MAX)
         return kvs_fail(err, KVS_SELF_MODEL, "tokenizer.ggml.tokens: absent, or not 1 to %u strings", VOCAB_MAX);
     if (mdl_gguf_array(g, "tokenizer.ggml.token_type", &types) && types != n)
-        return kvs_fail(err, KVS_SELF_MODEL, "tokenizer.ggml.token_type: %" PRIu64 " entries for %" PRIu64 " tokens", types, n);
+        return kvs_fail(err, KVS_SELF_MODEL, "tokenizer.ggml.token_type: %" PRIu64 " entries for %" PRIu64 " tokens",
+                        types, n);
     t->vocab = (uint32_t)n;
     t->type = calloc(t->vocab, 1);
     t->whole = calloc(t->vocab, 1);
@@ -310,7 +317,8 @@ static void put_pair(struct mdl_tokenizer *t, int32_t left, int32_t right, uint3
     }
 }
 
-static kvs_status read_merge(struct mdl_tokenizer *t, const struct mdl_gguf *g, uint32_t rank, uint8_t *scratch, struct kvs_error *err)
+static kvs_status read_merge(struct mdl_tokenizer *t, const struct mdl_gguf *g, uint32_t rank, uint8_t *scratch,
+                             struct kvs_error *err)
 {
     struct mdl_str s;
     int32_t left, right, both;
@@ -401,7 +409,8 @@ static void sort_texts(const struct mdl_tokenizer *t, int32_t *v, int32_t *scrat
 {
     for (uint32_t width = 1; width < n; width *= 2) {
         for (uint32_t lo = 0; lo < n; lo += 2 * width) {
-            uint32_t mid = lo + width < n ? lo + width : n, hi = lo + 2 * width < n ? lo + 2 * width : n, a = lo, b = mid;
+            uint32_t mid = lo + width < n ? lo + width : n, hi = lo + 2 * width < n ? lo + 2 * width : n, a = lo,
+                     b = mid;
             for (uint32_t k = lo; k < hi; k++)
                 scratch[k] = b >= hi || (a < mid && compare_texts(t, v[a], v[b]) <= 0) ? v[a++] : v[b++];
         }
@@ -409,7 +418,8 @@ static void sort_texts(const struct mdl_tokenizer *t, int32_t *v, int32_t *scrat
     }
 }
 
-static kvs_status collect_specials(struct mdl_tokenizer *t, bool user_only, struct mdl_specials *out, struct kvs_error *err)
+static kvs_status collect_specials(struct mdl_tokenizer *t, bool user_only, struct mdl_specials *out,
+                                   struct kvs_error *err)
 {
     int32_t *scratch;
     uint32_t n = 0;
@@ -418,7 +428,8 @@ static kvs_status collect_specials(struct mdl_tokenizer *t, bool user_only, stru
         for (uint32_t i = 0; i < t->vocab; i++) {
             uint8_t type = t->type[i];
             struct mdl_str s = mdl_text(t, (int32_t)i);
-            bool wanted = type == MDL_TOKEN_USER || (!user_only && (type == MDL_TOKEN_CONTROL || type == MDL_TOKEN_UNKNOWN));
+            bool wanted =
+                type == MDL_TOKEN_USER || (!user_only && (type == MDL_TOKEN_CONTROL || type == MDL_TOKEN_UNKNOWN));
             if (!wanted || s.len == 0)
                 continue;
             if (pass == 1) {
@@ -444,8 +455,8 @@ static kvs_status collect_specials(struct mdl_tokenizer *t, bool user_only, stru
 
 /* Keys. */
 
-static kvs_status read_id(const struct mdl_tokenizer *t, const struct mdl_gguf *g, const char *key, int32_t absent, int32_t *out,
-                          struct kvs_error *err)
+static kvs_status read_id(const struct mdl_tokenizer *t, const struct mdl_gguf *g, const char *key, int32_t absent,
+                          int32_t *out, struct kvs_error *err)
 {
     uint64_t v;
     *out = absent < (int32_t)t->vocab ? absent : MDL_NO_ID;

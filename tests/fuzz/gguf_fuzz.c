@@ -37,7 +37,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         mdl_detok_init(&d, t, true, true);
         if (mdl_encode(t, text, sizeof text, MDL_ADD_SPECIAL | MDL_PARSE_SPECIAL, 1000, &ids, &err) == KVS_OK) {
             for (size_t i = 0; i < ids.count; i++) {
-                if (ids.ids[i] < 0 || (uint32_t)ids.ids[i] >= mdl_vocab_size(t) || mdl_detok_push(&d, ids.ids[i], &out) != KVS_OK)
+                if (ids.ids[i] < 0 || (uint32_t)ids.ids[i] >= mdl_vocab_size(t) ||
+                    mdl_detok_push(&d, ids.ids[i], &out) != KVS_OK)
                     abort();
             }
         }
@@ -52,7 +53,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 #ifndef KVS_LIBFUZZER
 static void damage_generated(long count, uint64_t seed)
 {
-    const struct tst_llama_options o = {.layers = 1, .width = 32, .heads = 2, .kv_heads = 1, .ff = 32, .type = MDL_Q8_0};
+    const struct tst_llama_options o = {
+        .layers = 1, .width = 32, .heads = 2, .kv_heads = 1, .ff = 32, .type = MDL_Q8_0};
     struct kvs_rng rng = {seed};
     size_t size;
     uint8_t *bytes = tst_llama_make(&o, &size);

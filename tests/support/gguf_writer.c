@@ -281,8 +281,8 @@ static void random_tensor(struct tst_gguf *w, struct kvs_rng *rng, const char *n
 /* The vocabulary. */
 
 static const char *const merged[] = {
-    "th",  "he",  "in", "er", "an", "re", "nd", "on", "ou", "it", "is", "at",  "or",   "en",   "es",   "ed",   "ar",
-    "ing", "and", "ll", "om", "_t", "_a", "_w", "_s", "_b", "_h", "_c", "_to", "_the", "_and", "_in",  "_is",  "ere",
+    "th",  "he",  "in", "er", "an", "re", "nd", "on", "ou", "it", "is", "at",  "or",   "en",   "es",  "ed",  "ar",
+    "ing", "and", "ll", "om", "_t", "_a", "_w", "_s", "_b", "_h", "_c", "_to", "_the", "_and", "_in", "_is", "ere",
 };
 _Static_assert(sizeof merged / sizeof merged[0] == TST_LLAMA_VOCAB - 3 - 256 - 1 - 26, "the vocabulary's size");
 
@@ -326,9 +326,12 @@ static void llama_layer(struct tst_gguf *w, struct kvs_rng *rng, const struct ts
         const char *name;
         uint32_t row, rows;
     } parts[] = {
-        {"attn_q", o->width, o->heads * o->key_dim},      {"attn_k", o->width, o->kv_heads * o->key_dim},
-        {"attn_v", o->width, o->kv_heads * o->key_dim},   {"attn_output", o->heads * o->key_dim, o->width},
-        {"ffn_gate", o->width, o->ff},                    {"ffn_up", o->width, o->ff},
+        {"attn_q", o->width, o->heads * o->key_dim},
+        {"attn_k", o->width, o->kv_heads * o->key_dim},
+        {"attn_v", o->width, o->kv_heads * o->key_dim},
+        {"attn_output", o->heads * o->key_dim, o->width},
+        {"ffn_gate", o->width, o->ff},
+        {"ffn_up", o->width, o->ff},
         {"ffn_down", o->ff, o->width},
     };
     char name[64];

@@ -56,11 +56,14 @@ static void test_characters_are_never_split(void **state)
     check(t, "abc", "abc");
     check(t, "\xc3\xa9\xe6\x97\xa5\xf0\x9f\xa6\x99!", "\xc3\xa9\xe6\x97\xa5\xf0\x9f\xa6\x99!");
     check(t, "\xff", FFFD);
-    check(t, "\xf0\x9f\xa6", FFFD);            /* cut at the end: one */
-    check(t, "\xe2\x82" "A", FFFD "A");        /* a wrong third byte that is a character itself */
+    check(t, "\xf0\x9f\xa6", FFFD); /* cut at the end: one */
+    check(t,
+          "\xe2\x82"
+          "A",
+          FFFD "A"); /* a wrong third byte that is a character itself */
     check(t, "\xe2\x82\xe2\x82\xac", FFFD "\xe2\x82\xac");
     check(t, "\xf0\x80\x80\x41", FFFD FFFD FFFD "A"); /* overlong: no beginning of anything */
-    check(t, "\xed\xa0\x80", FFFD FFFD FFFD);  /* a surrogate */
+    check(t, "\xed\xa0\x80", FFFD FFFD FFFD);         /* a surrogate */
     check(t, "\xc3\xc3\xa9", FFFD "\xc3\xa9");
     check(t, "\xf4\x90", FFFD FFFD);
     /* Held back until it is certain. */
@@ -132,7 +135,8 @@ static void test_random_text_comes_back(void **state)
         char text[200];
         size_t n = 0, want = (size_t)kvs_rng_below(&rng, 40);
         for (size_t k = 0; k < want; k++) {
-            uint32_t cp = kvs_rng_below(&rng, 2) ? (uint32_t)(1 + kvs_rng_below(&rng, 127)) : (uint32_t)kvs_rng_below(&rng, 0x110000);
+            uint32_t cp = kvs_rng_below(&rng, 2) ? (uint32_t)(1 + kvs_rng_below(&rng, 127))
+                                                 : (uint32_t)kvs_rng_below(&rng, 0x110000);
             uint8_t c[4];
             int len = cp == 0 || cp == 0x2581 ? 0 : kvs_utf8_encode(cp, c);
             memcpy(text + n, c, (size_t)len);

@@ -65,7 +65,8 @@ static void open_tiny(struct mdl_file *f, struct mdl_gguf **g)
     uint8_t *bytes = tst_llama_make(&o, &size);
     write_file(path_of("tiny.gguf"), bytes, size);
     free(bytes);
-    if (mdl_file_open(path_of("tiny.gguf"), f, &err) != KVS_OK || mdl_gguf_parse(f->bytes, f->size, false, g, &err) != KVS_OK)
+    if (mdl_file_open(path_of("tiny.gguf"), f, &err) != KVS_OK ||
+        mdl_gguf_parse(f->bytes, f->size, false, g, &err) != KVS_OK)
         fail_msg("%s", err.text);
     assert_int_equal(mdl_file_check(f, &err), KVS_OK);
 }
@@ -189,10 +190,8 @@ static int remove_dir(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_only_regular_files_with_bytes),
-        cmocka_unit_test(test_truncated_while_mapped),
-        cmocka_unit_test(test_changed_while_mapped),
-        cmocka_unit_test(test_other_sigbus_is_not_swallowed),
+        cmocka_unit_test(test_only_regular_files_with_bytes), cmocka_unit_test(test_truncated_while_mapped),
+        cmocka_unit_test(test_changed_while_mapped),          cmocka_unit_test(test_other_sigbus_is_not_swallowed),
         cmocka_unit_test(test_bounded_number_of_open_files),
     };
     try_foreign_sigbus();

@@ -112,7 +112,8 @@ static kvs_status try_bytes(const uint8_t *bytes, size_t size, bool header_only,
 
 static uint8_t *tiny(size_t *size)
 {
-    const struct tst_llama_options o = {.layers = 1, .width = 32, .heads = 2, .kv_heads = 1, .ff = 32, .type = MDL_Q8_0, .seed = 1};
+    const struct tst_llama_options o = {
+        .layers = 1, .width = 32, .heads = 2, .kv_heads = 1, .ff = 32, .type = MDL_Q8_0, .seed = 1};
     return tst_llama_make(&o, size);
 }
 
@@ -158,7 +159,8 @@ static void test_cut_at_every_byte_of_a_real_file(void **state)
     }
     size_t header = header_of(bytes, size);
     struct kvs_error err;
-    for (size_t n = 0; n < size; n += n < 65536 ? (n < header ? 1 : 61) : 4096) /* every byte where something is parsed */
+    for (size_t n = 0; n < size;
+         n += n < 65536 ? (n < header ? 1 : 61) : 4096) /* every byte where something is parsed */
         assert_int_equal(try_bytes(bytes, n, false, &err), KVS_SELF_MODEL);
     free(bytes);
 }
@@ -167,7 +169,8 @@ static void test_cut_at_every_byte_of_a_real_file(void **state)
 static void test_every_field_takes_every_bad_value(void **state)
 {
     (void)state;
-    static const uint64_t values[] = {0, 1, (uint64_t)1 << 31, UINT32_MAX, (uint64_t)1 << 63, UINT64_MAX, ((uint64_t)1 << 42) + 1};
+    static const uint64_t values[] = {
+        0, 1, (uint64_t)1 << 31, UINT32_MAX, (uint64_t)1 << 63, UINT64_MAX, ((uint64_t)1 << 42) + 1};
     struct kvs_error err;
     size_t size, refused = 0, taken = 0;
     uint8_t *bytes = tiny(&size);
@@ -236,7 +239,8 @@ static struct tst_gguf *with_tensor(uint32_t type, uint32_t dims, uint64_t a, ui
 static void test_tensors_that_lie(void **state)
 {
     (void)state;
-    refused(with_tensor(MDL_F32, 2, ((uint64_t)1 << 42) + 1, (uint64_t)1 << 22), "'weights': the product of its dimensions");
+    refused(with_tensor(MDL_F32, 2, ((uint64_t)1 << 42) + 1, (uint64_t)1 << 22),
+            "'weights': the product of its dimensions");
     refused(with_tensor(MDL_F32, 2, (uint64_t)1 << 62, 1), "'weights': its byte count");
     refused(with_tensor(MDL_F32, 2, UINT64_MAX, UINT64_MAX), "'weights': the product");
     refused(with_tensor(MDL_F32, 2, 32, 0), "'weights': dimension 1 is 0");
@@ -264,7 +268,11 @@ static void test_offsets_that_lie(void **state)
         uint64_t offset;
         const char *word;
     } cases[] = {
-        {32, "overlap"}, {1, "no multiple"}, {UINT64_MAX - 31, "too large"}, {4096, "cut short"}, {(uint64_t)1 << 62, "cut short"},
+        {32, "overlap"},
+        {1, "no multiple"},
+        {UINT64_MAX - 31, "too large"},
+        {4096, "cut short"},
+        {(uint64_t)1 << 62, "cut short"},
     };
     const uint64_t shape = 16;
     static const uint8_t data[64];
@@ -367,7 +375,8 @@ static void test_versions_and_magic(void **state)
     refused(tst_gguf_create(1, 0), "version 1");
     refused(tst_gguf_create(4, 0), "version 4");
     refused(tst_gguf_create(0x03000000, 0), "big-endian");
-    assert_int_equal(mdl_gguf_parse((const uint8_t *)"GGML............................", 32, false, &g, &err), KVS_SELF_MODEL);
+    assert_int_equal(mdl_gguf_parse((const uint8_t *)"GGML............................", 32, false, &g, &err),
+                     KVS_SELF_MODEL);
     assert_non_null(strstr(err.text, "not a GGUF file"));
     size_t size;
     struct tst_gguf *w = tst_gguf_create(2, 64);

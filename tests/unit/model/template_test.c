@@ -55,8 +55,9 @@ static void check_case(const struct mdl_template *t, json_t *o)
     }
     struct mdl_str want = str_of(o, "text");
     kvs_buf_init(&out, 65536);
-    assert_int_equal(mdl_template_render(t, messages, n, json_is_true(json_object_get(o, "add_generation_prompt")), &out, &err),
-                     KVS_OK);
+    assert_int_equal(
+        mdl_template_render(t, messages, n, json_is_true(json_object_get(o, "add_generation_prompt")), &out, &err),
+        KVS_OK);
     assert_int_equal(out.len, want.len);
     assert_string_equal(kvs_buf_text(&out), want.data);
     kvs_buf_fini(&out);

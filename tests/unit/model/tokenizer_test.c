@@ -129,8 +129,8 @@ static void check_golden_line(const struct mdl_tokenizer *t, const char *line, u
     assert_non_null(o);
     bool chat = json_object_get(o, "messages") != NULL;
     json_t *prompt = json_object_get(o, "prompt"), *want = json_object_get(o, "prompt_ids");
-    struct mdl_ids ids = encode(t, json_string_value(prompt), json_string_length(prompt),
-                                flags | (chat ? MDL_PARSE_SPECIAL : 0));
+    struct mdl_ids ids =
+        encode(t, json_string_value(prompt), json_string_length(prompt), flags | (chat ? MDL_PARSE_SPECIAL : 0));
     assert_int_equal(ids.count, json_array_size(want));
     for (size_t i = 0; i < ids.count; i++)
         assert_int_equal(ids.ids[i], json_integer_value(json_array_get(want, i)));
@@ -193,8 +193,9 @@ static void append_bytes(const struct mdl_tokenizer *t, const struct mdl_ids *id
 /* Bytes of four kinds: anything, ASCII, UTF-8 of odd characters, long runs. */
 static size_t random_text(struct kvs_rng *rng, char *out, size_t cap)
 {
-    static const char *const bits[] = {"\xc3\xa9", "\xe2\x80\x83", "\xf0\x9f\xa6\x99", "\xe6\x97\xa5", " ", "\n", "  ",
-                                       "'s",       "'LL",          "12345",            "the",          "\xcc\x81", "\t", "!?"};
+    static const char *const bits[] = {
+        "\xc3\xa9", "\xe2\x80\x83", "\xf0\x9f\xa6\x99", "\xe6\x97\xa5", " ", "\n", "  ", "'s", "'LL",
+        "12345",    "the",          "\xcc\x81",         "\t",           "!?"};
     size_t n = 0, want = (size_t)kvs_rng_below(rng, cap - 8);
     uint64_t kind = kvs_rng_below(rng, 4);
     char run = (char)kvs_rng_next(rng);
