@@ -67,13 +67,13 @@ void net_rpc_destroy(struct net_rpc *r)
     for (uint32_t i = 0; i < r->listener_count; i++) {
         net_listener_destroy(r->listener[i]);
     }
+    while (r->conns != NULL) { /* before the dials: a connection lets go of its dial */
+        conn_free(r->conns);
+    }
     while (r->dials != NULL) {
         struct dial *d = r->dials;
         r->dials = d->next;
         dial_free(d);
-    }
-    while (r->conns != NULL) {
-        conn_free(r->conns);
     }
     while (r->lingers != NULL) {
         struct linger *l = r->lingers;

@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-char test_dir[128];
+char test_dir[64];
 
 void test_dir_make(void)
 {

@@ -40,7 +40,7 @@ struct endpoint {
     uint64_t items, item_bytes;
 };
 
-extern char test_dir[128]; /* a fresh directory of this process */
+extern char test_dir[64]; /* a fresh directory of this process */
 void test_dir_make(void);
 void test_dir_remove(void);
 
