@@ -30,6 +30,10 @@ static kvt_verdict check(struct kvt_peer *peer, const void *header, size_t heade
     if (!kvt_header_decode(header, header_bytes, &h))
         return KVT_DECLINE_HEADER;
     struct kvt_grant_rec *g = kvt_grant_find(peer->port, h.xfer);
+    if (g == NULL) {
+        kvt_take_grants(peer->port);
+        g = kvt_grant_find(peer->port, h.xfer);
+    }
     if (g == NULL || g->peer != peer) { /* the same order of reasons as in the sink */
         if (!kvt_header_known(&h))
             return KVT_DECLINE_VERSION;

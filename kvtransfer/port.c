@@ -39,7 +39,7 @@ typedef enum command_kind {
     CMD_SEND_DROP
 } command_kind;
 
-struct command {
+struct kvt_command {
     command_kind kind;
     uint32_t peer;
     kvt_lane lane;
@@ -139,7 +139,7 @@ static void peer_free(struct kvt_peer *peer)
     free(peer);
 }
 
-static void run_open(struct kvt_port *p, const struct command *c)
+static void run_open(struct kvt_port *p, const struct kvt_command *c)
 {
     struct kvt_peer *peer = calloc(1, sizeof *peer);
     kvs_status st = KVS_SELF_NOMEM;
@@ -161,7 +161,7 @@ static void run_open(struct kvt_port *p, const struct command *c)
         kvt_note(p, &(struct kvt_note){.kind = KVT_EV_ERROR, .peer = c->peer, .status = st});
 }
 
-static void run_connect(struct kvt_peer *peer, const struct command *c)
+static void run_connect(struct kvt_peer *peer, const struct kvt_command *c)
 {
     if (peer == NULL || peer->state != KVT_PEER_OPEN || peer->error_reported)
         return; /* the loop has been told */
@@ -184,7 +184,7 @@ static void run_close(struct kvt_port *p, uint32_t index)
     }
 }
 
-static void run_send(struct kvt_port *p, const struct command *c)
+static void run_send(struct kvt_port *p, const struct kvt_command *c)
 {
     struct kvt_message *m = c->object;
     struct kvt_peer *peer = p->peer[c->peer];
@@ -209,7 +209,7 @@ static void run_send_drop(struct kvt_peer *peer, uint64_t xfer)
     }
 }
 
-static void run_grant_end(struct kvt_port *p, const struct command *c)
+static void run_grant_end(struct kvt_port *p, const struct kvt_command *c)
 {
     struct kvt_grant_rec *g = kvt_grant_find(p, c->xfer);
     if (g == NULL)
@@ -228,7 +228,7 @@ static void run_grant_cancel(struct kvt_port *p, uint64_t xfer)
     kvt_grant_settle(g);
 }
 
-static void run(struct kvt_port *p, const struct command *c)
+static void run(struct kvt_port *p, const struct kvt_command *c)
 {
     KVS_ASSERT(c->peer < KVT_PEERS_MAX);
     switch (c->kind) {
@@ -244,6 +244,41 @@ static void run(struct kvt_port *p, const struct command *c)
     case CMD_SEND: run_send(p, c); break;
     case CMD_SEND_DROP: run_send_drop(p->peer[c->peer], c->xfer); break;
     }
+}
+
+/* A command for the same peer that came earlier and has not run: the grant must not overtake an open. */
+static bool must_wait(const struct kvt_port *p, const struct kvt_command *c)
+{
+    for (uint32_t i = 0; i < p->waiting_count; i++)
+        if (p->waiting[i].peer == c->peer)
+            return true;
+    return false;
+}
+
+/* Called from within UCX callbacks: only grants run here, anything else (it may open or close workers) waits for the next round. */
+void kvt_take_grants(struct kvt_port *p)
+{
+    struct kvt_command c;
+    while (p->waiting_count < COMMANDS && kvs_ring_pop(p->commands, &c)) {
+        if (c.kind == CMD_GRANT && !must_wait(p, &c))
+            run(p, &c);
+        else
+            p->waiting[p->waiting_count++] = c;
+    }
+}
+
+static bool run_commands(struct kvt_port *p)
+{
+    struct kvt_command c;
+    bool moved = p->waiting_count > 0;
+    for (uint32_t i = 0; i < p->waiting_count; i++)
+        run(p, &p->waiting[i]); /* none of them takes more from the ring: no message is received here */
+    p->waiting_count = 0;
+    for (uint32_t n = 0; n < 256 && kvs_ring_pop(p->commands, &c); n++) {
+        run(p, &c);
+        moved = true;
+    }
+    return moved;
 }
 
 /* ---- the thread ---- */
@@ -272,13 +307,8 @@ static bool step_peer(struct kvt_peer *peer, uint64_t now_us)
 /* One round: true when something moved, so that another round should follow before sleeping. */
 static bool round_once(struct kvt_port *p, bool *any_peer_out, bool *closing_out)
 {
-    struct command c;
-    bool moved = false;
     *any_peer_out = *closing_out = false;
-    for (uint32_t n = 0; n < 256 && kvs_ring_pop(p->commands, &c); n++) {
-        run(p, &c);
-        moved = true;
-    }
+    bool moved = run_commands(p);
     uint64_t now_us = kvs_now_us();
     bool stopping = atomic_load_explicit(&p->stopping, memory_order_acquire);
     for (uint32_t i = 0; i < KVT_PEERS_MAX; i++) {
@@ -368,9 +398,12 @@ kvs_status kvt_port_create(const struct kvt_port_config *c, struct kvt_port **ou
     p->config.id = p->id;
     p->config.window = c->window ? c->window : WINDOW_DEFAULT;
     p->serial = atomic_fetch_add(&serials, 1) + 1;
-    kvs_status st = kvs_ring_create(COMMANDS, sizeof(struct command), &p->commands);
+    kvs_status st = kvs_ring_create(COMMANDS, sizeof(struct kvt_command), &p->commands);
     if (st == KVS_OK)
         st = kvs_ring_create(EVENTS, sizeof(struct kvt_note), &p->events);
+    p->waiting = calloc(COMMANDS, sizeof *p->waiting);
+    if (st == KVS_OK && p->waiting == NULL)
+        st = KVS_SELF_NOMEM;
     if (st == KVS_OK)
         st = kvs_map_create(KVT_GRANTS_MAX, &p->grants);
     if (st == KVS_OK)
@@ -387,17 +420,23 @@ kvs_status kvt_port_create(const struct kvt_port_config *c, struct kvt_port **ou
     return KVS_OK;
 }
 
+static void drop_command(struct kvt_command *c)
+{
+    if (c->kind == CMD_GRANT)
+        kvt_sink_destroy(c->object);
+    else
+        free(c->object);
+}
+
 /* Commands and events that nobody will read: what they carry is ours. */
 static void drop_rest(struct kvt_port *p)
 {
-    struct command c;
+    struct kvt_command c;
     struct kvt_note n;
-    while (p->commands != NULL && kvs_ring_pop(p->commands, &c)) {
-        if (c.kind == CMD_GRANT)
-            kvt_sink_destroy(c.object);
-        else
-            free(c.object);
-    }
+    for (uint32_t i = 0; i < p->waiting_count; i++)
+        drop_command(&p->waiting[i]);
+    while (p->commands != NULL && kvs_ring_pop(p->commands, &c))
+        drop_command(&c);
     while (p->events != NULL && kvs_ring_pop(p->events, &n)) {
         kvt_sink_destroy(n.sink);
         free(n.address);
@@ -420,6 +459,7 @@ void kvt_port_destroy(struct kvt_port *p)
         close(p->epoll_fd);
     if (p->kick_fd >= 0)
         close(p->kick_fd);
+    free(p->waiting);
     kvs_map_destroy(p->grants);
     kvs_ring_destroy(p->commands);
     kvs_ring_destroy(p->events);
@@ -428,7 +468,7 @@ void kvt_port_destroy(struct kvt_port *p)
 
 /* ---- the loop's side ---- */
 
-static kvs_status push(struct kvt_port *p, const struct command *c)
+static kvs_status push(struct kvt_port *p, const struct kvt_command *c)
 {
     KVS_ASSERT(p != NULL && c->peer < KVT_PEERS_MAX);
     kvs_status st = kvs_ring_push(p->commands, c);
@@ -453,7 +493,7 @@ static void give_token(_Atomic uint32_t *open)
 
 kvs_status kvt_peer_open(struct kvt_port *p, uint32_t peer, kvt_lane lane)
 {
-    return push(p, &(struct command){.kind = CMD_OPEN, .peer = peer, .lane = lane});
+    return push(p, &(struct kvt_command){.kind = CMD_OPEN, .peer = peer, .lane = lane});
 }
 
 kvs_status kvt_peer_connect(struct kvt_port *p, uint32_t peer, uint64_t remote_epoch, const void *address, size_t n)
@@ -465,7 +505,7 @@ kvs_status kvt_peer_connect(struct kvt_port *p, uint32_t peer, uint64_t remote_e
         return KVS_SELF_NOMEM;
     memcpy(copy, address, n);
     kvs_status st =
-        push(p, &(struct command){
+        push(p, &(struct kvt_command){
                     .kind = CMD_CONNECT, .peer = peer, .xfer = remote_epoch, .object = copy, .count = (uint32_t)n});
     if (st != KVS_OK)
         free(copy);
@@ -474,7 +514,7 @@ kvs_status kvt_peer_connect(struct kvt_port *p, uint32_t peer, uint64_t remote_e
 
 kvs_status kvt_peer_close(struct kvt_port *p, uint32_t peer)
 {
-    return push(p, &(struct command){.kind = CMD_CLOSE, .peer = peer});
+    return push(p, &(struct kvt_command){.kind = CMD_CLOSE, .peer = peer});
 }
 
 kvs_status kvt_grant(struct kvt_port *p, uint32_t peer, struct kvt_sink *sink)
@@ -482,7 +522,7 @@ kvs_status kvt_grant(struct kvt_port *p, uint32_t peer, struct kvt_sink *sink)
     KVS_ASSERT(sink != NULL);
     if (!take_token(&p->grants_open, KVT_GRANTS_MAX))
         return KVS_BUSY_QUEUE;
-    kvs_status st = push(p, &(struct command){.kind = CMD_GRANT, .peer = peer, .object = sink});
+    kvs_status st = push(p, &(struct kvt_command){.kind = CMD_GRANT, .peer = peer, .object = sink});
     if (st != KVS_OK)
         give_token(&p->grants_open);
     return st;
@@ -490,12 +530,12 @@ kvs_status kvt_grant(struct kvt_port *p, uint32_t peer, struct kvt_sink *sink)
 
 kvs_status kvt_grant_end(struct kvt_port *p, uint64_t xfer, kvs_status status, uint32_t pages_sent)
 {
-    return push(p, &(struct command){.kind = CMD_GRANT_END, .xfer = xfer, .status = status, .count = pages_sent});
+    return push(p, &(struct kvt_command){.kind = CMD_GRANT_END, .xfer = xfer, .status = status, .count = pages_sent});
 }
 
 kvs_status kvt_grant_cancel(struct kvt_port *p, uint64_t xfer)
 {
-    return push(p, &(struct command){.kind = CMD_GRANT_CANCEL, .xfer = xfer});
+    return push(p, &(struct kvt_command){.kind = CMD_GRANT_CANCEL, .xfer = xfer});
 }
 
 kvs_status kvt_send(struct kvt_port *p, uint32_t peer, const struct kvt_header *h, const void *bytes, uint64_t cookie)
@@ -509,7 +549,7 @@ kvs_status kvt_send(struct kvt_port *p, uint32_t peer, const struct kvt_header *
         m->header = *h;
         m->bytes = bytes;
         m->cookie = cookie;
-        st = push(p, &(struct command){.kind = CMD_SEND, .peer = peer, .object = m});
+        st = push(p, &(struct kvt_command){.kind = CMD_SEND, .peer = peer, .object = m});
     }
     if (st != KVS_OK) {
         free(m);
@@ -520,7 +560,7 @@ kvs_status kvt_send(struct kvt_port *p, uint32_t peer, const struct kvt_header *
 
 kvs_status kvt_send_drop(struct kvt_port *p, uint32_t peer, uint64_t xfer)
 {
-    return push(p, &(struct command){.kind = CMD_SEND_DROP, .peer = peer, .xfer = xfer});
+    return push(p, &(struct kvt_command){.kind = CMD_SEND_DROP, .peer = peer, .xfer = xfer});
 }
 
 bool kvt_port_next(struct kvt_port *p, struct kvt_event *out)

@@ -22,6 +22,7 @@
 #define KVT_STALL_US 1000000u
 
 struct kvt_peer;
+struct kvt_command;
 
 /* A message to send: queued, then posted. */
 struct kvt_message {
@@ -102,6 +103,8 @@ struct kvt_port {
     char id[128];
     uint64_t serial; /* of this port in the process */
     struct kvs_ring *commands, *events;
+    struct kvt_command *waiting; /* owned: commands taken from the ring and not yet run, in order */
+    uint32_t waiting_count;
     int epoll_fd, kick_fd;
     struct kvs_thread *thread;
     _Atomic bool stopping;                    /* any thread */
@@ -116,6 +119,8 @@ struct kvt_port {
 };
 
 /* port.c */
+/* Takes grants that are waiting among the commands: a message may come right behind the CALL that followed its grant. */
+void kvt_take_grants(struct kvt_port *p);
 void kvt_note(struct kvt_port *p, const struct kvt_note *note);
 void kvt_kick(const struct kvt_port *p);
 void kvt_peer_error(struct kvt_peer *peer, kvs_status status); /* KVT_EV_ERROR, once */
