@@ -1,0 +1,83 @@
+/* follow.c - see follow.h.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "tests/support/files.h"
+#include "tests/unit/engine/follow.h"
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int32_t best(const float *logits, uint32_t n)
+{
+    uint32_t b = 0;
+    for (uint32_t i = 1; i < n; i++) {
+        b = logits[i] > logits[b] ? i : b;
+    }
+    return (int32_t)b;
+}
+
+struct tally {
+    double worst;
+    uint32_t steps, flips;
+};
+
+static void check_row(const float *row, uint32_t vocab, const struct golden *g, uint32_t step, const struct bounds *b,
+                      struct tally *t)
+{
+    int32_t want = g->ids[g->prompt + step], got = best(row, vocab);
+    double d = fabs((double)row[want] - g->logit[step]);
+    t->worst = d > t->worst ? d : t->worst;
+    t->steps++;
+    if (got != want) {
+        t->flips++;
+        assert_true(g->margin[step] < b->margin);
+    }
+    assert_true(d <= b->logit);
+}
+
+/* Prompt in chunks, then the golden's own tokens one by one (forced: a near tie must not derail the rest). */
+static void follow(struct rig *r, const struct golden *g, uint32_t chunk, const struct bounds *b, struct tally *t)
+{
+    float *row = malloc(r->card.vocab * sizeof *row);
+    rig_feed(r, 0, g->ids, g->prompt, 0, chunk, false, row);
+    for (uint32_t i = 0; i < g->top_count; i++) {
+        double d = fabs((double)row[g->top_id[i]] - g->top_logit[i]);
+        t->worst = d > t->worst ? d : t->worst;
+        assert_true(d <= b->logit);
+    }
+    for (uint32_t step = 0; step < g->out; step++) {
+        check_row(row, r->card.vocab, g, step, b, t);
+        if (step + 1 < g->out) {
+            rig_feed(r, 0, g->ids + g->prompt + step, 1, g->prompt + step, 0, false, row);
+        }
+    }
+    free(row);
+}
+
+void follow_file(const char *model, const char *golden, bool exact, const struct rig_options *o, uint32_t chunk,
+                 struct bounds b)
+{
+    size_t size;
+    uint32_t count;
+    uint8_t *file = tst_file_read(model, 0, &size);
+    struct golden *g = golden_read(golden, exact, &count);
+    assert_non_null(file);
+    assert_non_null(g);
+    assert_true(count > 0);
+    struct rig r;
+    struct tally t = {0};
+    rig_open(&r, file, size, o);
+    for (uint32_t i = 0; i < count; i++) {
+        follow(&r, &g[i], chunk, &b, &t);
+    }
+    print_message("%s %s kv %s: %u steps, largest difference %.6f, other best tokens %u\n", strrchr(model, '/') + 1,
+                  eng_model_isa(r.model), kvc_type_name(o->kv), t.steps, t.worst, t.flips);
+    rig_close(&r);
+    golden_free(g, count);
+    free(file);
+}
