@@ -104,6 +104,12 @@ static void finish(struct kvt_grant_rec *g, kvs_status status)
 {
     struct kvt_peer *peer = g->peer;
     KVS_ASSERT(kvt_sink_receiving(g->sink) == 0);
+    bool known = kvs_map_remove(peer->port->grants, kvt_sink_xfer(g->sink));
+    KVS_ASSERT(known);
+    *(g->prev == NULL ? &peer->grants : &g->prev->next) = g->next;
+    if (g->next != NULL)
+        g->next->prev = g->prev;
+    /* Last: from here on the sink is the loop's. */
     kvt_note(peer->port, &(struct kvt_note){.kind = KVT_EV_GRANT,
                                             .peer = peer->index,
                                             .status = status,
@@ -112,11 +118,6 @@ static void finish(struct kvt_grant_rec *g, kvs_status status)
                                             .bytes = kvt_sink_landed_bytes(g->sink),
                                             .elapsed_us = g->last_us > g->first_us ? g->last_us - g->first_us : 0,
                                             .pages = g->pages});
-    bool known = kvs_map_remove(peer->port->grants, kvt_sink_xfer(g->sink));
-    KVS_ASSERT(known);
-    *(g->prev == NULL ? &peer->grants : &g->prev->next) = g->next;
-    if (g->next != NULL)
-        g->next->prev = g->prev;
     free(g);
 }
 

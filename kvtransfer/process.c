@@ -27,6 +27,8 @@ static const struct {
     {"UCX_POSIX_ERROR_HANDLING", "y"},  /* for whoever puts posix into a list */
     {"UCX_KEEPALIVE_INTERVAL", "500ms"},
     {"UCX_NET_DEVICES", "lo"}, /* workers listen on loopback unless told otherwise: keep pages off other networks */
+    {"UCX_MEM_MMAP_HOOK_MODE",
+     "none"}, /* no patched mmap: tcp and cma cache no registrations; RDMA will want it back */
     {"UCX_WARN_UNUSED_ENV_VARS", "n"},
     {"UCX_LOG_LEVEL", "error"},
     {"UCX_ERROR_SIGNALS", ""},
