@@ -1,0 +1,640 @@
+/* prefill_test.c - the source's machine: what leaves when, what END says, and that pages come back from every state by every way out.
+ * Pages and counts are worked out by hand: block size 4, layers 0-1 are group 0, layer 2 is group 1. The device is fake_device.h.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "prefill-worker/core/prefill.h"
+#include "tests/unit/worker/fake_device.h"
+
+#define CALLS 4
+#define PEER 3
+#define CONN 77
+
+struct send {
+    struct pfw_action a;
+    bool done;
+};
+struct bench {
+    struct kvc_layout l;
+    struct wrk_sched *s;
+    struct fake_kv kv;
+    struct pfw *p;
+    uint64_t now;
+    struct wrk_result results[16];
+    uint64_t rows[CALLS];
+    struct send sends[256];
+    uint32_t send_count, unsent_most;
+    struct pfw_action ends[32];
+    uint32_t end_count;
+    uint32_t pages;
+    int32_t ids[256];
+    bool auto_send;
+};
+
+static uint32_t unsent(const struct bench *b)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < b->send_count; i++)
+        n += !b->sends[i].done;
+    return n;
+}
+
+static void check(struct bench *b)
+{
+    struct kvs_error err = {.text = ""};
+    if (!wrk_sched_consistent(b->s, &err))
+        fail_msg("%s", err.text);
+}
+
+static void step(struct bench *b, struct pfw_event ev);
+
+static void drain(struct bench *b)
+{
+    struct pfw_action a[3];
+    size_t n;
+    fake_zero(&b->kv, b->s);
+    while ((n = pfw_actions(b->p, a, 3)) > 0)
+        for (size_t i = 0; i < n; i++) {
+            if (a[i].kind == PFW_ACT_END) {
+                assert_true(b->end_count < 32);
+                b->ends[b->end_count++] = a[i];
+                continue;
+            }
+            assert_true(b->send_count < 256);
+            b->sends[b->send_count++].a = a[i];
+        }
+    if (unsent(b) > b->unsent_most)
+        b->unsent_most = unsent(b);
+    check(b);
+}
+
+static void sent(struct bench *b, uint32_t i, kvs_status status)
+{
+    b->sends[i].done = true;
+    step(b, (struct pfw_event){.kind = PFW_EV_SENT, .sent = {.cookie = b->sends[i].a.send.cookie, .status = status}});
+}
+
+static void step(struct bench *b, struct pfw_event ev)
+{
+    pfw_step(b->p, &ev, ++b->now);
+    drain(b);
+    for (uint32_t i = 0; b->auto_send && i < b->send_count; i++)
+        if (!b->sends[i].done)
+            sent(b, i, KVS_OK);
+}
+
+static void bench_init(struct bench *b, uint32_t pages, uint32_t chunk, uint32_t window)
+{
+    memset(b, 0, sizeof *b);
+    b->l = fake_layout(3, 4, 2);
+    b->pages = pages;
+    struct wrk_sched_config c = {
+        .layout = &b->l, .pages = {pages, pages}, .seqs_max = 8, .context = 64, .chunk_tokens = chunk};
+    assert_int_equal(wrk_sched_create(&c, &b->s, NULL), KVS_OK);
+    fake_kv_init(&b->kv, &b->l, c.pages);
+    struct pfw_config pc = {
+        .sched = b->s, .calls_max = CALLS, .vocab = FAKE_VOCAB, .send_window = window, .queue_wait_us = 1000};
+    assert_int_equal(pfw_create(&pc, &b->p, NULL), KVS_OK);
+    struct kvs_rng rng = {11};
+    fake_prompt(&rng, b->ids, 256);
+    b->now = 100;
+    step(b, (struct pfw_event){.kind = PFW_EV_PEER_UP, .peer = PEER});
+}
+static void bench_fini(struct bench *b)
+{
+    pfw_destroy(b->p);
+    check(b);
+    for (uint32_t g = 0; g < b->l.group_count; g++)
+        assert_int_equal(wrk_sched_pages(b->s, g).free, b->pages);
+    wrk_sched_destroy(b->s);
+    fake_kv_fini(&b->kv);
+}
+
+static void call(struct bench *b, uint32_t stream, const int32_t *ids, uint32_t tokens, uint64_t deadline)
+{
+    struct msg_want wants[128];
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < (tokens + 3) / 4; i++)
+        for (uint32_t g = 0; g < 2; g++)
+            wants[n++] = (struct msg_want){i, g};
+    struct msg_prefill m = {.request = stream,
+                            .xfer = 1000 + stream,
+                            .sink_epoch = 5,
+                            .nonce = 6,
+                            .tokens = ids,
+                            .token_count = tokens,
+                            .wants = wants,
+                            .want_count = n,
+                            .logits = true};
+    step(b, (struct pfw_event){.kind = PFW_EV_CALL,
+                               .conn = CONN,
+                               .stream = stream,
+                               .peer = PEER,
+                               .call = {.msg = &m, .deadline_us = deadline}});
+}
+static void stream_event(struct bench *b, pfw_event_kind kind, uint32_t stream)
+{
+    step(b, (struct pfw_event){.kind = kind, .conn = CONN, .stream = stream});
+}
+static bool begin_step(struct bench *b)
+{
+    bool any = wrk_sched_next_step(b->s) != NULL;
+    fake_zero(&b->kv, b->s);
+    if (any)
+        fake_run(&b->kv, b->s, wrk_sched_in_flight(b->s), b->results, b->rows);
+    return any;
+}
+static void layer(struct bench *b, uint32_t layers)
+{
+    const struct wrk_step *st = wrk_sched_in_flight(b->s);
+    step(b, (struct pfw_event){.kind = PFW_EV_LAYER, .layer = {.step = st ? st->id : 0, .layers = layers}});
+}
+static void end_step(struct bench *b, kvs_status status)
+{
+    const struct wrk_step *st = wrk_sched_in_flight(b->s);
+    assert_true(wrk_sched_step_done(b->s, st->id, status, status == KVS_OK ? b->results : NULL));
+    step(b, (struct pfw_event){.kind = PFW_EV_STEP_DONE});
+}
+static void run_all(struct bench *b)
+{
+    for (int i = 0; begin_step(b); i++) {
+        assert_true(i < 300);
+        end_step(b, KVS_OK);
+    }
+}
+static uint32_t held(const struct bench *b)
+{
+    return wrk_sched_pages(b->s, 0).held;
+}
+static void expect_page(const struct bench *b, uint32_t i, uint32_t block, uint32_t group)
+{
+    assert_true(i < b->send_count);
+    const struct pfw_action *a = &b->sends[i].a;
+    assert_int_equal(a->kind, PFW_ACT_SEND_PAGE);
+    assert_int_equal(a->send.header.block, block);
+    assert_int_equal(a->send.header.group, group);
+    assert_int_equal(a->send.group, group);
+    assert_int_equal(a->send.header.bytes, b->l.group[group].page_bytes);
+    assert_int_equal(a->send.peer, PEER);
+}
+/* What the page holds now is what a plain pass over the prompt puts there. */
+static void expect_content(struct bench *b, uint32_t i, const int32_t *ids, uint32_t tokens)
+{
+    const struct pfw_action *a = &b->sends[i].a;
+    for (uint32_t t = 0; t < 4; t++) {
+        uint32_t p = a->send.header.block * 4 + t;
+        uint64_t want = p < tokens ? fake_kv_value(fake_prefix(ids, p + 1), a->send.group) : 0;
+        assert_int_equal(fake_page(&b->kv, a->send.group, a->send.page)[t], want);
+    }
+}
+
+static void test_pages_leave_by_group_while_the_step_runs(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_init(&b, 20, 4, 0);
+    call(&b, 1, b.ids, 10, 0);
+    assert_int_equal(held(&b), 3);
+    for (uint32_t block = 0; block < 3; block++) {
+        assert_true(begin_step(&b));
+        uint32_t before = b.send_count;
+        layer(&b, 1);
+        assert_int_equal(b.send_count, before);
+        layer(&b, 2);
+        assert_int_equal(b.send_count, before + 1);
+        expect_page(&b, before, block, 0);
+        layer(&b, 2); /* once more */
+        assert_int_equal(b.send_count, before + 1);
+        layer(&b, 3);
+        expect_page(&b, before + 1, block, 1);
+        end_step(&b, KVS_OK);
+        assert_int_equal(b.send_count, before + 2 + (block == 2));
+        expect_content(&b, before, b.ids, 10);
+        expect_content(&b, before + 1, b.ids, 10);
+    }
+    assert_int_equal(b.sends[6].a.kind, PFW_ACT_SEND_LOGITS);
+    assert_int_equal(b.sends[6].a.send.header.block, KVT_LOGITS_BLOCK);
+    assert_int_equal(b.sends[6].a.send.header.bytes, FAKE_VOCAB * 4);
+    assert_int_equal(b.sends[6].a.send.header.xfer, 1001);
+    assert_int_equal(b.sends[6].a.send.header.nonce, 6);
+    assert_int_equal(b.sends[6].a.send.header.sink_epoch, 5);
+    assert_int_equal(b.rows[b.sends[6].a.user], fake_prefix(b.ids, 10));
+    for (uint32_t i = 0; i < 7; i++) {
+        assert_int_equal(b.end_count, 0);
+        sent(&b, i, KVS_OK);
+    }
+    assert_int_equal(b.end_count, 1);
+    const struct msg_end *e = &b.ends[0].end.end;
+    assert_int_equal(e->status, KVS_OK);
+    assert_int_equal(e->pages_sent, 7);
+    assert_int_equal(e->prefill_tokens, 10);
+    assert_int_equal(e->chunks, 3);
+    assert_int_equal(b.ends[0].end.conn, CONN);
+    assert_int_equal(b.ends[0].end.stream, 1);
+    assert_int_equal(held(&b), 3); /* pinned until ACK */
+    stream_event(&b, PFW_EV_ACK, 1);
+    assert_int_equal(held(&b), 0);
+    stream_event(&b, PFW_EV_ACK, 1);
+    stream_event(&b, PFW_EV_CANCEL, 1);
+    assert_int_equal(b.end_count, 1);
+    assert_int_equal(pfw_stats(b.p).acked, 1);
+    bench_fini(&b);
+}
+
+static void test_every_chunk_size_ships_the_same(void **state)
+{
+    (void)state;
+    static const uint32_t sizes[] = {1, 3, 7, 10, 30, 64}, chunks[] = {30, 10, 5, 3, 1, 1};
+    for (size_t k = 0; k < 6; k++) {
+        struct bench b;
+        bench_init(&b, 20, sizes[k], 0);
+        b.auto_send = true;
+        call(&b, 1, b.ids, 30, 0);
+        run_all(&b);
+        assert_int_equal(b.send_count, 17); /* 8 blocks x 2 and the logits */
+        uint8_t seen[8][2] = {{0}};
+        for (uint32_t i = 0; i < 16; i++) {
+            const struct kvt_header *h = &b.sends[i].a.send.header;
+            assert_int_equal(seen[h->block][h->group]++, 0);
+            expect_content(&b, i, b.ids, 30);
+        }
+        assert_int_equal(b.sends[16].a.kind, PFW_ACT_SEND_LOGITS);
+        assert_int_equal(b.ends[0].end.end.chunks, chunks[k]);
+        assert_int_equal(b.ends[0].end.end.prefill_tokens, 30);
+        stream_event(&b, PFW_EV_NACK, 1);
+        assert_int_equal(held(&b), 0);
+        assert_int_equal(pfw_stats(b.p).nacked, 1);
+        bench_fini(&b);
+    }
+}
+
+static void test_window_bounds_what_is_handed_out(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_init(&b, 20, 64, 2);
+    call(&b, 1, b.ids, 32, 0);
+    run_all(&b);
+    for (uint32_t i = 0; i < 17; i++) {
+        assert_int_equal(unsent(&b), i < 16 ? 2 : 1);
+        sent(&b, i, KVS_OK);
+        sent(&b, i, KVS_OK); /* a double completes nothing */
+    }
+    assert_int_equal(b.unsent_most, 2);
+    assert_int_equal(b.send_count, 17);
+    assert_int_equal(b.ends[0].end.end.pages_sent, 17);
+    bench_fini(&b);
+}
+
+/* The ways a call can stand when something befalls it. */
+enum stage { QUEUED, ADMITTED, IN_STEP, PAGES_OUT, ALL_OUT, ENDED, STAGES };
+
+static void reach(struct bench *b, enum stage stage, uint64_t deadline)
+{
+    bench_init(b, 8, 4, 0);
+    if (stage == QUEUED) { /* another call has the pages */
+        call(b, 9, b->ids + 50, 24, 0);
+        call(b, 1, b->ids, 12, deadline);
+        assert_int_equal(pfw_stats(b->p).queued, 1);
+        return;
+    }
+    call(b, 1, b->ids, 12, deadline);
+    if (stage == ADMITTED)
+        return;
+    begin_step(b);
+    if (stage == IN_STEP)
+        return;
+    layer(b, 3);
+    assert_int_equal(b->send_count, 2);
+    if (stage == PAGES_OUT)
+        return;
+    end_step(b, KVS_OK);
+    run_all(b);
+    assert_int_equal(b->send_count, 7);
+    if (stage == ALL_OUT)
+        return;
+    for (uint32_t i = 0; i < 7; i++)
+        sent(b, i, KVS_OK);
+    assert_int_equal(b->end_count, 1);
+}
+
+static void finish_blocker(struct bench *b)
+{
+    b->auto_send = true;
+    step(b, (struct pfw_event){.kind = PFW_EV_TICK});
+    run_all(b);
+    stream_event(b, PFW_EV_ACK, 9);
+}
+
+/* Everything of call 1 is over: END `status` once (0: none), all pages free. */
+static void expect_over(struct bench *b, enum stage stage, uint32_t ends, kvs_status status)
+{
+    if (stage == IN_STEP || stage == PAGES_OUT) {
+        assert_true(wrk_sched_stop_wanted(b->s)); /* nobody else is in this step */
+        end_step(b, KVS_REQ_CANCELLED);
+    }
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < b->end_count; i++) {
+        if (b->ends[i].end.stream != 1)
+            continue;
+        n++;
+        if (stage != ENDED)
+            assert_int_equal(b->ends[i].end.end.status, status);
+    }
+    assert_int_equal(n, ends);
+    if (stage == QUEUED)
+        finish_blocker(b);
+    assert_int_equal(held(b), 0);
+    assert_int_equal(wrk_sched_pages(b->s, 1).free, b->pages);
+    assert_null(wrk_sched_next_step(b->s));
+    bench_fini(b);
+}
+
+static void complete_sends(struct bench *b)
+{
+    for (uint32_t i = 0; i < b->send_count; i++)
+        if (!b->sends[i].done)
+            sent(b, i, KVS_OK);
+}
+
+static void test_cancel_in_every_state(void **state)
+{
+    (void)state;
+    for (int st = 0; st < STAGES; st++) {
+        struct bench b;
+        reach(&b, (enum stage)st, 0);
+        uint32_t pinned = held(&b), sends = b.send_count;
+        stream_event(&b, PFW_EV_CANCEL, 1);
+        if (unsent(&b) > 0) { /* the transport still reads the pages: neither END nor unpinning yet */
+            assert_int_equal(b.end_count, 0);
+            assert_int_equal(held(&b), pinned);
+        }
+        stream_event(&b, PFW_EV_CANCEL, 1);
+        complete_sends(&b);
+        assert_int_equal(b.send_count, sends); /* nothing is handed out any more */
+        expect_over(&b, (enum stage)st, 1, KVS_REQ_CANCELLED);
+    }
+}
+
+static void test_deadline_in_every_state(void **state)
+{
+    (void)state;
+    for (int st = 0; st < STAGES; st++) {
+        struct bench b;
+        reach(&b, (enum stage)st, 900);
+        assert_true(pfw_deadline_us(b.p) <= 900);
+        b.now = 900;
+        step(&b, (struct pfw_event){.kind = PFW_EV_TICK});
+        complete_sends(&b);
+        assert_int_equal(pfw_stats(b.p).expired, 1);
+        expect_over(&b, (enum stage)st, 1, KVS_REQ_DEADLINE);
+    }
+}
+
+static void test_peer_down_in_every_state(void **state)
+{
+    (void)state;
+    for (int how = 0; how < 2; how++)
+        for (int st = 1; st < STAGES; st++) {
+            struct bench b;
+            reach(&b, (enum stage)st, 0);
+            uint32_t before = b.end_count;
+            step(&b, (struct pfw_event){.kind = PFW_EV_PEER_DOWN, .peer = PEER});
+            if (how == 0)
+                complete_sends(&b);
+            else if (unsent(&b))
+                assert_true(held(&b) > 0);
+            step(&b, (struct pfw_event){.kind = PFW_EV_PEER_CLOSED, .peer = PEER});
+            complete_sends(&b); /* late */
+            assert_int_equal(b.end_count, before);
+            assert_int_equal(pfw_stats(b.p).lost, 1);
+            expect_over(&b, (enum stage)st, st == ENDED, KVS_OK);
+        }
+}
+
+static void test_queue_wait_is_bounded(void **state)
+{
+    (void)state;
+    struct bench b;
+    reach(&b, QUEUED, 0);
+    uint64_t due = pfw_deadline_us(b.p);
+    assert_int_equal(due, b.now + 1000);
+    b.now = due - 2;
+    step(&b, (struct pfw_event){.kind = PFW_EV_TICK});
+    assert_int_equal(b.end_count, 0);
+    step(&b, (struct pfw_event){.kind = PFW_EV_TICK});
+    assert_int_equal(b.end_count, 1);
+    expect_over(&b, QUEUED, 1, KVS_BUSY_PAGES);
+}
+
+static void test_queued_call_runs_when_pages_come_back(void **state)
+{
+    (void)state;
+    struct bench b;
+    reach(&b, QUEUED, 0);
+    finish_blocker(&b);
+    assert_int_equal(pfw_stats(b.p).queued, 0);
+    run_all(&b);
+    assert_int_equal(b.end_count, 2);
+    assert_int_equal(b.ends[1].end.stream, 1);
+    assert_int_equal(b.ends[1].end.end.status, KVS_OK);
+    stream_event(&b, PFW_EV_ACK, 1);
+    assert_int_equal(held(&b), 0);
+    bench_fini(&b);
+}
+
+static void test_ack_before_end_is_a_breach(void **state)
+{
+    (void)state;
+    struct bench b;
+    reach(&b, PAGES_OUT, 0);
+    stream_event(&b, PFW_EV_ACK, 1);
+    complete_sends(&b);
+    expect_over(&b, PAGES_OUT, 1, KVS_PEER_PROTOCOL);
+}
+
+static void test_bad_number_ends_the_call(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_init(&b, 20, 4, 0);
+    b.ids[5] = FAKE_BAD;
+    call(&b, 1, b.ids, 12, 0);
+    begin_step(&b);
+    end_step(&b, KVS_OK);
+    assert_int_equal(b.send_count, 2);
+    begin_step(&b);
+    end_step(&b, KVS_OK);
+    assert_int_equal(b.end_count, 0); /* two sends are in flight */
+    complete_sends(&b);
+    assert_int_equal(b.end_count, 1);
+    assert_int_equal(b.ends[0].end.end.status, KVS_SELF_NUMERIC);
+    assert_int_equal(b.ends[0].end.end.pages_sent, 2);
+    assert_int_equal(b.send_count, 2);
+    assert_null(wrk_sched_next_step(b.s));
+    assert_int_equal(held(&b), 0);
+    bench_fini(&b);
+}
+
+static void test_failed_send_stops_the_transfer(void **state)
+{
+    (void)state;
+    struct bench b;
+    reach(&b, PAGES_OUT, 0);
+    sent(&b, 0, KVS_PEER_LOST);
+    sent(&b, 1, KVS_OK);
+    assert_int_equal(b.end_count, 1);
+    expect_over(&b, PAGES_OUT, 1, KVS_PEER_LOST);
+}
+
+static void test_late_events_of_a_past_call_touch_nothing(void **state)
+{
+    (void)state;
+    struct bench b;
+    reach(&b, ENDED, 0);
+    stream_event(&b, PFW_EV_ACK, 1);
+    call(&b, 2, b.ids + 20, 12, 0); /* the same slot */
+    run_all(&b);
+    uint32_t n = b.send_count;
+    assert_int_equal(n, 14);
+    for (uint32_t i = 0; i < 7; i++)
+        sent(&b, i, KVS_PEER_LOST);
+    stream_event(&b, PFW_EV_CANCEL, 1);
+    step(&b, (struct pfw_event){.kind = PFW_EV_LAYER, .layer = {.step = 1, .layers = 3}});
+    step(&b, (struct pfw_event){.kind = PFW_EV_STEP_DONE});
+    step(&b, (struct pfw_event){.kind = PFW_EV_SENT, .sent = {.cookie = UINT64_MAX, .status = KVS_OK}});
+    complete_sends(&b);
+    assert_int_equal(b.end_count, 2);
+    assert_int_equal(b.ends[1].end.end.status, KVS_OK);
+    stream_event(&b, PFW_EV_ACK, 2);
+    assert_int_equal(held(&b), 0);
+    bench_fini(&b);
+}
+
+static void refused(struct bench *b, struct msg_prefill *m, uint32_t peer, kvs_status status)
+{
+    uint32_t n = b->end_count;
+    step(b, (struct pfw_event){.kind = PFW_EV_CALL, .conn = CONN, .stream = 100 + n, .peer = peer, .call = {.msg = m}});
+    assert_int_equal(b->end_count, n + 1);
+    assert_int_equal(b->ends[n].end.end.status, status);
+    assert_int_equal(b->ends[n].end.stream, 100 + n);
+    assert_true(b->ends[n].end.end.text[0] != 0);
+    assert_int_equal(held(b), 0);
+}
+
+static void test_refusals(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct msg_want twice[2] = {{1, 1}, {1, 1}}, outside = {3, 0}, group = {0, 2}, good = {0, 0};
+    bench_init(&b, 4, 8, 0);
+    struct msg_prefill ok = {.tokens = b.ids, .token_count = 12, .wants = &good, .want_count = 1}, m = ok;
+    refused(&b, &m, PEER + 1, KVS_PEER_REFUSED);
+    refused(&b, &m, PFW_PEERS_MAX, KVS_PEER_REFUSED);
+    m.token_count = 0;
+    refused(&b, &m, PEER, KVS_REQ_INVALID);
+    m.token_count = 65;
+    refused(&b, &m, PEER, KVS_REQ_TOO_LONG);
+    m.token_count = 20; /* 5 blocks, 4 pages */
+    refused(&b, &m, PEER, KVS_BUSY_PAGES);
+    m = ok;
+    m.want_count = 0;
+    refused(&b, &m, PEER, KVS_REQ_INVALID);
+    m.want_count = MSG_WANTS_MAX + 1;
+    refused(&b, &m, PEER, KVS_REQ_INVALID);
+    m.want_count = 2;
+    m.wants = twice;
+    refused(&b, &m, PEER, KVS_REQ_INVALID);
+    m.want_count = 1;
+    m.wants = &outside;
+    refused(&b, &m, PEER, KVS_REQ_INVALID);
+    m.wants = &group;
+    refused(&b, &m, PEER, KVS_REQ_INVALID);
+    m = ok;
+    m.adapter[0] = 'x';
+    refused(&b, &m, PEER, KVS_REQ_UNSUPPORTED);
+    m = ok;
+    int32_t bad = b.ids[3];
+    b.ids[3] = -1;
+    refused(&b, &m, PEER, KVS_REQ_INVALID);
+    b.ids[3] = FAKE_VOCAB;
+    refused(&b, &m, PEER, KVS_REQ_INVALID);
+    b.ids[3] = bad;
+    step(&b, (struct pfw_event){.kind = PFW_EV_DRAIN});
+    refused(&b, &m, PEER, KVS_SELF_STOPPING);
+    assert_int_equal(pfw_stats(b.p).refused, b.end_count);
+    bench_fini(&b);
+}
+
+static void test_calls_are_bounded_and_ignored_when_doubled(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_init(&b, 30, 4, 0);
+    for (uint32_t i = 0; i < CALLS; i++)
+        call(&b, i, b.ids + i, 8, 0);
+    call(&b, 0, b.ids, 8, 0); /* the same call once more */
+    assert_int_equal(b.end_count, 0);
+    call(&b, 50, b.ids, 8, 0);
+    assert_int_equal(b.end_count, 1);
+    assert_int_equal(b.ends[0].end.end.status, KVS_BUSY_QUEUE);
+    b.auto_send = true;
+    run_all(&b);
+    assert_int_equal(b.end_count, 1 + CALLS);
+    for (uint32_t i = 0; i < b.send_count; i++)
+        if (b.sends[i].a.kind == PFW_ACT_SEND_PAGE)
+            expect_content(&b, i, b.ids + b.sends[i].a.request, 8);
+    for (uint32_t i = 0; i < CALLS; i++)
+        stream_event(&b, PFW_EV_ACK, i);
+    assert_int_equal(held(&b), 0);
+    bench_fini(&b);
+}
+
+static void test_only_wanted_pages_leave(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_init(&b, 30, 64, 0);
+    b.auto_send = true;
+    struct msg_want wants[2] = {{0, 1}, {2, 0}};
+    struct msg_prefill m = {.tokens = b.ids, .token_count = 12, .wants = wants, .want_count = 2};
+    step(&b, (struct pfw_event){.kind = PFW_EV_CALL, .conn = CONN, .stream = 1, .peer = PEER, .call = {.msg = &m}});
+    assert_true(begin_step(&b));
+    assert_int_equal(wrk_sched_in_flight(b.s)->logits_count, 0);
+    end_step(&b, KVS_OK);
+    assert_int_equal(b.send_count, 2);
+    expect_page(&b, 0, 2, 0);
+    expect_page(&b, 1, 0, 1);
+    assert_int_equal(b.end_count, 1);
+    assert_int_equal(b.ends[0].end.end.pages_sent, 2);
+    bench_fini(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_pages_leave_by_group_while_the_step_runs),
+        cmocka_unit_test(test_every_chunk_size_ships_the_same),
+        cmocka_unit_test(test_window_bounds_what_is_handed_out),
+        cmocka_unit_test(test_cancel_in_every_state),
+        cmocka_unit_test(test_deadline_in_every_state),
+        cmocka_unit_test(test_peer_down_in_every_state),
+        cmocka_unit_test(test_queue_wait_is_bounded),
+        cmocka_unit_test(test_queued_call_runs_when_pages_come_back),
+        cmocka_unit_test(test_ack_before_end_is_a_breach),
+        cmocka_unit_test(test_bad_number_ends_the_call),
+        cmocka_unit_test(test_failed_send_stops_the_transfer),
+        cmocka_unit_test(test_late_events_of_a_past_call_touch_nothing),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_calls_are_bounded_and_ignored_when_doubled),
+        cmocka_unit_test(test_only_wanted_pages_leave),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
