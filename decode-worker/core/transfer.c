@@ -132,10 +132,10 @@ void dcw__transfer_begin(struct dcw *d, struct dcw_call *c, uint64_t now_us)
         go_local(d, c, 0, false);
         return;
     }
+    draw_ids(d, &c->t);
     c->t.open = c->t.granted = c->t.calling = true;
     c->t.peer = peer;
     c->t.began_us = now_us;
-    draw_ids(d, &c->t);
     c->phase = DCW_TRANSFER;
     act_grant(d, c);
     act_call(d, c);
