@@ -8,6 +8,8 @@
 #include "base/error.h"
 #include "proto/msg.h"
 
+#define CLS_FOREVER UINT64_MAX /* as a TTL: leases do not end by themselves (a client's view) */
+
 struct cls_registry;
 KVS_MUST_CHECK kvs_status cls_registry_create(uint32_t members_max, uint64_t ttl_us, struct cls_registry **out);
 void cls_registry_destroy(struct cls_registry *r);
@@ -16,8 +18,14 @@ bool cls_registry_renew(struct cls_registry *r, const char *id, uint64_t epoch, 
 void cls_registry_leave(struct cls_registry *r, const char *id, uint64_t epoch, uint64_t now_us);
 void cls_registry_tick(struct cls_registry *r, uint64_t now_us); /* expires leases */
 uint64_t cls_registry_deadline_us(const struct cls_registry *r);
-/* Changes since the last call, oldest first; false when there are none. */
+/* For a view that is told anew (reconnected, compacted): mark all, put what is told, then let the leases of those that were not told end
+ * at the given time (unless they are put again by then). */
+void cls_registry_mark_all(struct cls_registry *r);
+void cls_registry_lease_marked(struct cls_registry *r, uint64_t end_us);
+/* Changes since the last call, in the order in which members began to change; false when there are none. What happened to a member between
+ * two calls is told as its net effect: at most GONE (of the epoch that was told before), then PUT. */
 bool cls_registry_next_change(struct cls_registry *r, struct msg_member *out);
+bool cls_registry_has(const struct cls_registry *r, const char *id, uint64_t epoch);
 uint32_t cls_registry_count(const struct cls_registry *r);
 const struct msg_card *cls_registry_at(const struct cls_registry *r, uint32_t index);
 

@@ -455,14 +455,14 @@ static void test_a_refused_dialer_learns_why(void **state)
 {
     (void)state;
     struct endpoint d = {0};
-    (void)snprintf(e.refuse, sizeof e.refuse, "wrong key: set --control-key");
+    refuse_with(&e, "wrong key: set --control-key");
     endpoint_start(&d, "stranger", MSG_ROLE_PREFILL);
     assert_int_equal(dial(&d, e_url), KVS_OK);
     struct event failed = expect(&d, EV_DIAL_FAILED, 3000);
     assert_int_equal(failed.status, KVS_REQ_DENIED);
     assert_string_equal(failed.text, "wrong key: set --control-key");
     assert_int_equal(count_events(&d, EV_UP) + count_events(&e, EV_UP), 0);
-    e.refuse[0] = '\0';
+    refuse_with(&e, "");
     expect(&d, EV_UP, 5000); /* it went on dialing */
     endpoint_stop(&d);
 }

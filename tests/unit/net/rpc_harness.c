@@ -57,7 +57,17 @@ static kvs_status check_hello(void *user, const struct msg_hello *hello, struct 
 {
     struct endpoint *e = user;
     (void)hello;
-    return e->refuse[0] != '\0' ? kvs_fail(err, KVS_REQ_DENIED, "%s", e->refuse) : KVS_OK;
+    pthread_mutex_lock(&e->lock);
+    kvs_status s = e->refuse[0] != '\0' ? kvs_fail(err, KVS_REQ_DENIED, "%s", e->refuse) : KVS_OK;
+    pthread_mutex_unlock(&e->lock);
+    return s;
+}
+
+void refuse_with(struct endpoint *e, const char *text)
+{
+    pthread_mutex_lock(&e->lock);
+    (void)snprintf(e->refuse, sizeof e->refuse, "%s", text);
+    pthread_mutex_unlock(&e->lock);
 }
 
 static void on_up(void *user, net_conn conn, const struct msg_hello *hello, bool we_dialed, const char *url)

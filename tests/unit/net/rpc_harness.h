@@ -45,6 +45,7 @@ void test_dir_make(void);
 void test_dir_remove(void);
 
 void endpoint_start(struct endpoint *e, const char *id, msg_role role);
+void refuse_with(struct endpoint *e, const char *text); /* "": accept again */
 void endpoint_stop(struct endpoint *e);
 void on_loop(struct endpoint *e, void (*fn)(void *arg), void *arg); /* runs fn(arg) on the loop thread, returns when done */
 /* Takes the next event of that kind (others before it are skipped); fails the test when none comes in time. */

@@ -57,13 +57,13 @@ static void test_a_call_with_items_and_end(void **state)
     assert_int_equal(c.number, 30000);
     assert_string_equal(c.text, "body");
     for (int i = 0; i < 100; i++) {
-        char text[16];
+        char text[32];
         int n = snprintf(text, sizeof text, "item %d", i);
         assert_int_equal(item(&b, c.conn, c.stream, text, (size_t)n), KVS_OK);
     }
     end_call(&b, c.conn, c.stream, KVS_OK, "done");
     for (int i = 0; i < 100; i++) {
-        char text[16];
+        char text[32];
         (void)snprintf(text, sizeof text, "item %d", i);
         struct event it = expect(&a, EV_ITEM, 2000);
         assert_string_equal(it.text, text);

@@ -1,0 +1,378 @@
+/* conformance_test.c - what every discovery backend promises, whatever it is made of: join, leave, leases, epochs, snapshot then watch.
+ * A backend joins by adding its fixture to the list at the end.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "discovery_fixture.h"
+#include "sys/clock.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct kvs_loop *fixture_loop;
+static const struct fixture *fx;
+
+/* ---- turning the loop ---- */
+
+struct waiting {
+    bool (*condition)(void *arg);
+    void *arg;
+    uint64_t until_us;
+    bool met;
+    struct kvs_timer *timer;
+};
+
+static void look(void *user, uint64_t now_us)
+{
+    struct waiting *w = user;
+    w->met = w->condition(w->arg);
+    if (w->met || now_us >= w->until_us) {
+        kvs_loop_stop(fixture_loop);
+    } else {
+        kvs_timer_set(w->timer, now_us + 2000);
+    }
+}
+
+bool wait_until(bool (*condition)(void *arg), void *arg, unsigned limit_ms)
+{
+    struct waiting w = {condition, arg, kvs_now_us() + limit_ms * UINT64_C(1000), false, NULL};
+    assert_int_equal(kvs_timer_create(fixture_loop, look, &w, &w.timer), KVS_OK);
+    kvs_timer_set(w.timer, kvs_now_us());
+    kvs_loop_run(fixture_loop);
+    kvs_timer_destroy(w.timer);
+    return w.met;
+}
+
+static bool never(void *arg)
+{
+    (void)arg;
+    return false;
+}
+
+static void pass(unsigned ms)
+{
+    (void)wait_until(never, NULL, ms);
+}
+
+/* ---- what participants see ---- */
+
+static void on_member(void *user, const struct msg_member *m)
+{
+    struct participant *p = user;
+    if (m->change == MSG_MEMBER_SNAPSHOT_END) {
+        p->snapshots++;
+        return;
+    }
+    if (m->change == MSG_MEMBER_PUT && m->card.role == MSG_ROLE_ROUTER) {
+        return; /* a backend may or may not list the router */
+    }
+    if (m->change == MSG_MEMBER_GONE && strcmp(m->card.id, "router") == 0) {
+        return;
+    }
+    assert_true(p->seen_count < SEEN_MAX);
+    p->seen[p->seen_count++] = *m;
+}
+
+static void on_backend(void *user, bool up, const char *text)
+{
+    struct participant *p = user;
+    *(up ? &p->backend_ups : &p->backend_downs) += 1;
+    (void)snprintf(p->backend_text, sizeof p->backend_text, "%s", text);
+}
+
+void participant_events(struct participant *p, struct cls_events *out)
+{
+    *out = (struct cls_events){.user = p, .on_member = on_member, .on_backend = on_backend};
+}
+
+/* The events put together: who is there now? Also checks that they make sense one after another. */
+static uint64_t epoch_known(const struct participant *p, const char *id)
+{
+    uint64_t epoch = 0;
+    for (uint32_t i = 0; i < p->seen_count; i++) {
+        const struct msg_member *m = &p->seen[i];
+        if (strcmp(m->card.id, id) != 0) {
+            continue;
+        }
+        if (m->change == MSG_MEMBER_GONE) {
+            assert_int_equal(m->card.epoch, epoch); /* GONE only for what was PUT */
+            epoch = 0;
+        } else {
+            assert_true(epoch == 0 || epoch == m->card.epoch); /* a new epoch comes after GONE */
+            epoch = m->card.epoch;
+        }
+    }
+    return epoch;
+}
+
+struct view {
+    const struct participant *p;
+    const char *id;
+    uint64_t epoch;
+};
+
+static bool knows(void *arg)
+{
+    const struct view *v = arg;
+    return epoch_known(v->p, v->id) == v->epoch;
+}
+
+static void wait_known(struct participant *p, const char *id, uint64_t epoch, unsigned limit_ms)
+{
+    struct view v = {p, id, epoch};
+    if (!wait_until(knows, &v, limit_ms)) {
+        fail_msg("%s is known with epoch %llu, not %llu, after %u ms", id, (unsigned long long)epoch_known(p, id),
+                 (unsigned long long)epoch, limit_ms);
+    }
+}
+
+static bool has_snapshot(void *arg)
+{
+    return ((struct participant *)arg)->snapshots > 0;
+}
+
+static bool was_told_off(void *arg)
+{
+    return ((struct participant *)arg)->backend_downs > 0;
+}
+
+static uint32_t count(const struct participant *p, const char *id, msg_member_change change)
+{
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < p->seen_count; i++) {
+        n += p->seen[i].change == change && strcmp(p->seen[i].card.id, id) == 0;
+    }
+    return n;
+}
+
+static struct msg_card card(const char *id, msg_role role, uint64_t epoch)
+{
+    struct msg_card c = {.role = role, .epoch = epoch, .control_url = "ipc:///x", .protocol_min = 1, .protocol_max = 1, .block_tokens = 64,
+                         .group_count = 1, .group = {{1024, 10}}};
+    (void)kvs_format(c.id, sizeof c.id, "%s", id);
+    return c;
+}
+
+static struct participant *join(const char *id, uint64_t epoch)
+{
+    struct msg_card c = card(id, MSG_ROLE_DECODE, epoch);
+    return fx->join(&c);
+}
+
+static unsigned ttl_ms(unsigned halves)
+{
+    return (unsigned)(fx->ttl_us / 2000) * halves;
+}
+
+/* ---- promises ---- */
+
+static void test_snapshot_then_watch(void **state)
+{
+    (void)state;
+    struct participant *a = join("a", 1), *b = join("b", 2);
+    wait_known(a, "b", 2, 5000);
+    wait_known(b, "a", 1, 5000);
+    assert_true(wait_until(has_snapshot, a, 2000));
+    struct participant *late = join("late", 3);
+    assert_true(wait_until(has_snapshot, late, 5000));
+    assert_int_equal(epoch_known(late, "a"), 1); /* all of them before the snapshot's end */
+    assert_int_equal(epoch_known(late, "b"), 2);
+    assert_int_equal(epoch_known(late, "late"), 3);
+    wait_known(a, "late", 3, 2000);
+    assert_int_equal(count(a, "late", MSG_MEMBER_PUT), 1);
+    assert_int_equal(a->backend_downs, 0);
+    assert_true(a->backend_ups == 1 && late->backend_ups == 1);
+    for (uint32_t i = 0; i < a->seen_count; i++) {
+        assert_int_equal(a->seen[i].card.group[0].page_bytes, 1024);
+    }
+    fx->remove(a);
+    fx->remove(b);
+    fx->remove(late);
+}
+
+static void test_leave_is_seen_at_once(void **state)
+{
+    (void)state;
+    struct participant *a = join("a", 1), *b = join("b", 2);
+    wait_known(a, "b", 2, 5000);
+    b->d->ops->leave(b->d);
+    wait_known(a, "b", 0, ttl_ms(1));
+    assert_int_equal(epoch_known(a, "a"), 1);
+    struct msg_card again = card("b", MSG_ROLE_DECODE, 2);
+    assert_int_equal(b->d->ops->join(b->d, &again), KVS_OK); /* and may come back */
+    wait_known(a, "b", 2, 5000);
+    fx->remove(a);
+    fx->remove(b);
+}
+
+static void test_an_update_under_the_same_epoch(void **state)
+{
+    (void)state;
+    struct participant *a = join("a", 1), *b = join("b", 2);
+    wait_known(a, "b", 2, 5000);
+    wait_known(b, "b", 2, 5000);
+    struct msg_card c = card("b", MSG_ROLE_DECODE, 2);
+    c.draining = true;
+    assert_int_equal(b->d->ops->join(b->d, &c), KVS_OK);
+    pass(500);
+    assert_int_equal(count(a, "b", MSG_MEMBER_GONE), 0);
+    assert_int_equal(count(a, "b", MSG_MEMBER_PUT), 2);
+    assert_true(a->seen[a->seen_count - 1].card.draining);
+    pass(ttl_ms(3)); /* and its lease goes on */
+    assert_int_equal(epoch_known(a, "b"), 2);
+    fx->remove(a);
+    fx->remove(b);
+}
+
+static void test_a_dead_member_goes_when_its_lease_ends(void **state)
+{
+    (void)state;
+    struct participant *a = join("a", 1), *b = join("b", 2);
+    wait_known(a, "b", 2, 5000);
+    uint64_t before = kvs_now_us();
+    fx->cut(b);
+    wait_known(a, "b", 0, ttl_ms(4) + 1000);
+    assert_true(kvs_now_us() - before >= fx->ttl_us / 2); /* not at the first hiccup */
+    assert_int_equal(epoch_known(a, "a"), 1);
+    fx->remove(a);
+    fx->remove(b);
+}
+
+static void test_a_glitch_changes_nothing(void **state)
+{
+    (void)state;
+    struct participant *a = join("a", 1), *b = join("b", 2);
+    wait_known(a, "b", 2, 5000);
+    wait_known(b, "a", 1, 5000);
+    uint32_t a_seen = a->seen_count, b_seen = b->seen_count;
+    fx->glitch(b);
+    assert_true(wait_until(was_told_off, b, 2000));
+    pass(ttl_ms(4));
+    assert_int_equal(a->seen_count, a_seen); /* same epoch: same member */
+    assert_int_equal(b->seen_count, b_seen); /* and its own view has stayed */
+    assert_int_equal(b->backend_ups, 2);
+    fx->remove(a);
+    fx->remove(b);
+}
+
+static void test_a_new_process_replaces_the_old_one(void **state)
+{
+    (void)state;
+    struct participant *a = join("a", 1), *old = join("b", 2);
+    wait_known(a, "b", 2, 5000);
+    struct participant *new = join("b", 99);
+    wait_known(a, "b", 99, 5000); /* epoch_known checks that GONE of 2 came first */
+    assert_true(wait_until(was_told_off, old, 3000));
+    pass(ttl_ms(4));
+    assert_int_equal(epoch_known(a, "b"), 99); /* the old lease's end takes nothing away */
+    fx->remove(old);
+    pass(ttl_ms(4));
+    assert_int_equal(epoch_known(a, "b"), 99);
+    fx->remove(a);
+    fx->remove(new);
+}
+
+static void test_a_second_router_is_refused(void **state)
+{
+    (void)state;
+    struct participant *a = join("a", 1);
+    wait_known(a, "a", 1, 5000);
+    struct msg_card c = card("router-2", MSG_ROLE_ROUTER, 7);
+    struct participant *second = fx->join_router(&c);
+    assert_true(wait_until(was_told_off, second, 5000));
+    assert_non_null(strstr(second->backend_text, "router"));
+    assert_int_equal(second->snapshots, 0);
+    fx->remove(second);
+    fx->remove(a);
+}
+
+static void test_the_view_outlives_the_backend(void **state)
+{
+    (void)state;
+    struct participant *a = join("a", 1), *b = join("b", 2), *c = join("c", 3);
+    wait_known(a, "b", 2, 5000);
+    wait_known(a, "c", 3, 5000);
+    wait_known(b, "c", 3, 5000);
+    uint32_t seen = a->seen_count;
+    fx->cut(c); /* dies together with the backend */
+    fx->restart();
+    assert_true(wait_until(was_told_off, a, 3000));
+    pass(1000);
+    assert_int_equal(a->seen_count, seen); /* nobody has vanished because the registry was empty for a moment */
+    wait_known(a, "c", 0, 8000);           /* who really is gone goes in the end */
+    assert_int_equal(epoch_known(a, "b"), 2);
+    assert_int_equal(count(a, "b", MSG_MEMBER_GONE), 0);
+    struct participant *d = join("d", 4);
+    wait_known(a, "d", 4, 5000);
+    fx->remove(a);
+    fx->remove(b);
+    fx->remove(c);
+    fx->remove(d);
+}
+
+static void test_many_members(void **state)
+{
+    (void)state;
+    struct participant *p[40];
+    char id[40][16];
+    for (int i = 0; i < 40; i++) {
+        (void)kvs_format(id[i], sizeof id[i], "m-%d", i);
+        p[i] = join(id[i], (uint64_t)i + 1);
+    }
+    for (int i = 0; i < 40; i++) {
+        wait_known(p[0], id[i], (uint64_t)i + 1, 10000);
+        wait_known(p[39], id[i], (uint64_t)i + 1, 10000);
+    }
+    for (int i = 0; i < 40; i++) {
+        fx->remove(p[i]);
+    }
+}
+
+/* ---- every backend ---- */
+
+static int setup(void **state)
+{
+    (void)state;
+    if (kvs_loop_create(&fixture_loop) != KVS_OK) {
+        return -1;
+    }
+    fx->start(fixture_loop);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    fx->stop();
+    kvs_loop_destroy(fixture_loop);
+    return 0;
+}
+
+#define T(test) cmocka_unit_test_setup_teardown(test, setup, teardown)
+
+int main(void)
+{
+    static const struct fixture *const backends[] = {&embedded_fixture};
+    const struct CMUnitTest tests[] = {
+        T(test_snapshot_then_watch),
+        T(test_leave_is_seen_at_once),
+        T(test_an_update_under_the_same_epoch),
+        T(test_a_dead_member_goes_when_its_lease_ends),
+        T(test_a_glitch_changes_nothing),
+        T(test_a_new_process_replaces_the_old_one),
+        T(test_a_second_router_is_refused),
+        T(test_the_view_outlives_the_backend),
+        T(test_many_members),
+    };
+    int failed = 0;
+    for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++) {
+        fx = backends[i];
+        failed += cmocka_run_group_tests_name(fx->name, tests, NULL, NULL);
+    }
+    return failed;
+}
