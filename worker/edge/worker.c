@@ -554,7 +554,8 @@ static void stop(struct wrk_worker *w)
     const struct wrk_step *step = w->sched != NULL ? wrk_sched_in_flight(w->sched) : NULL;
     if (step != NULL)
         (void)wrk_sched_step_done(w->sched, step->id, KVS_REQ_CANCELLED, NULL);
-    kvt_port_destroy(w->port != NULL ? w->port : NULL);
+    kvt_port_destroy(w->port); /* from here on nothing reads or writes KV memory */
+    kvt_region_destroy(NULL, &w->region);
     for (size_t i = 0; i < w->role_count; i++)
         if (w->self[i] != NULL)
             w->role[i]->destroy(w->self[i]);
