@@ -167,6 +167,9 @@ static kvs_status prepare(struct up *u, struct kvs_error *err)
     kvs_status s = KVS_OK;
     if (!kvs_log_level_parse(u->config.log_level, &level))
         s = kvs_fail(err, KVS_SELF_CONFIG, "--log-level '%s' is not one of error, warn, info, debug, trace", u->config.log_level);
+    uint64_t kv_memory;
+    if (s == KVS_OK && u->config.kv_memory[0] && (kvs_parse_size(u->config.kv_memory, &kv_memory) != KVS_OK || kv_memory == 0))
+        s = kvs_fail(err, KVS_SELF_CONFIG, "--kv-memory '%s' is not a size; write 512M or 2G", u->config.kv_memory);
     for (size_t i = 0; s == KVS_OK && i < 3; i++)
         s = cli_sibling(programs[i], u->bin[i], sizeof u->bin[i], err);
     if (s == KVS_OK)

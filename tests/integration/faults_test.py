@@ -1,0 +1,208 @@
+# faults_test.py - workers that die and clients that leave: the right answer or an honest error, and every page back.
+# Time bounds are the simulator's to prove; here the event is awaited with ten times its bound and the time seen is printed.
+# SPDX-License-Identifier: Apache-2.0
+import concurrent.futures
+import threading
+
+from kvasir_cluster import *
+
+SHAPE = ["--context", 512, "--kv-type", "f32", "--block-tokens", 16, "--group-layers", 1, "--chunk-tokens", 7]
+
+
+def long_row():
+    need(STORIES, "stories260K")
+    return golden()[11]
+
+
+def want_for(row, n):
+    return generate_alone(STORIES, row["prompt_ids"], n, "--context", "512", "--kv-type", "f32")
+
+
+def fired(cluster, name):
+    return cluster.log(name).count("failpoint fired")
+
+
+def test_prefill_worker_dies_after_a_page():
+    """kill -9 of the prefill worker after page k of 10: the decode worker computes what is missing, the answer is the same."""
+    row = long_row()
+    want = want_for(row, 40)
+    for k in (1, 4, 10):
+        for transport in ("shm", "tcp"):
+            with Cluster(STORIES, *SHAPE, "--transport", transport, env={"KVASIR_FAILPOINTS_SET": f"prefill.after_post=kill@{k}"}) as c:
+                first = c.pid("prefill-0")
+                answer = c.complete(row["prompt_ids"], 40, "remote")
+                same_as(rows_of(answer), want, f"killed after page {k}, {transport}")
+                wait_for("the dead worker is reaped", 10 * SLOW, lambda: not os.path.exists(f"/proc/{first}"))
+                assert fired(c, "prefill-0") >= 1, "the failpoint did not fire"
+                print(f"        page {k}, {transport}: {answer.placement()}, pages back after {c.idle(20):.2f} s")
+
+
+def test_no_kill_no_loss():
+    """The companion: without the failpoint nothing fires, and the prompt is not computed on the decode worker."""
+    row = long_row()
+    with Cluster(STORIES, *SHAPE) as c:
+        same_as(rows_of(c.complete(row["prompt_ids"], 40, "remote")), want_for(row, 40), "undisturbed")
+        assert fired(c, "prefill-0") == 0
+        assert c.metrics().sum("kvasir_prefill_tokens_total", worker="decode-0") == 0
+
+
+def test_kill_during_wire_up():
+    """The prefill worker is killed again and again while links come up; in the end they stand and pages travel."""
+    row = long_row()
+    want = want_for(row, 16)
+    with Cluster(STORIES, *SHAPE) as c:
+        for pause in (0.0, 0.15, 0.3, 0.45):
+            old = c.kill("prefill-0")
+            def reborn():
+                try:
+                    return c.pid("prefill-0") != old
+                except (FileNotFoundError, ValueError):
+                    return False
+            wait_for("started again", 30 * SLOW, reborn)
+            time.sleep(pause)
+            same_as(rows_of(c.complete(row["prompt_ids"], 16, "local")), want, "while links come up")
+
+        def remote():
+            answer = c.complete(row["prompt_ids"], 16, "remote")
+            same_as(rows_of(answer), want, "after the kills")
+            return answer.placement()["mode"] == "remote" and answer.placement()["transport"] == "shm"
+        _, took = wait_for("remote prefill works again", 30 * SLOW, remote, 0.2)
+        print(f"        remote again after {took:.2f} s")
+        c.idle(20)
+
+
+def test_other_transfers_go_on_undisturbed():
+    """Two prefill workers; one is killed while both ship pages: the other's request stays remote and whole."""
+    row = long_row()
+    want = want_for(row, 30)
+    with Cluster(STORIES, *SHAPE, prefill=2, env={"KVASIR_FAILPOINTS_SET": "prefill.after_step=delay:150@1+"}) as c:
+        with concurrent.futures.ThreadPoolExecutor(6) as pool:
+            asked = [pool.submit(c.complete, row["prompt_ids"], 30, "remote") for _ in range(6)]
+            time.sleep(0.3)
+            c.kill("prefill-0")
+            answers = [a.result() for a in asked]
+        for answer in answers:
+            same_as(rows_of(answer), want, "one of two prefill workers killed")
+        by = [answer.placement() for answer in answers]
+        whole = [p for p in by if p["mode"] == "remote" and p["prefill"] == "prefill-1"]
+        print(f"        {len(whole)} of 6 by prefill-1, {sum(p['mode'] == 'local' for p in by)} local")
+        assert whole, "no request was served by the other prefill worker"
+        c.idle(20)
+
+
+def test_parent_that_does_not_reap():
+    """The killed worker stays a zombie, as under a careless init: its peers notice all the same."""
+    row = long_row()
+    want = want_for(row, 30)
+    with ByHand() as h:
+        answer = h.complete(row["prompt_ids"], 30, "remote")
+        assert answer.placement()["mode"] == "remote", answer.placement()
+        same_as(rows_of(answer), want, "before")
+        h.process["prefill-0"].kill()
+        answer = h.complete(row["prompt_ids"], 30, "remote")
+        same_as(rows_of(answer), want, "with a zombie")
+        assert answer.placement()["mode"] == "local"
+        with open(f"/proc/{h.process['prefill-0'].pid}/stat") as f:
+            assert f.read().rsplit(")", 1)[1].split()[0] == "Z", "it was reaped after all"
+        h.idle(20)
+
+
+def test_decode_worker_dies_in_mid_stream():
+    """An error event, no [DONE], within 3 s (asked: 30 s)."""
+    row = long_row()
+    with Cluster(STORIES, *SHAPE, env={"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:20@1+"}) as c:
+        s = c.stream("/v1/completions", {"prompt": row["prompt_ids"], "max_tokens": 200})
+        assert s.status == 200
+        events = s.events()
+        for _ in range(5):
+            next(events)
+        start = time.monotonic()
+        c.kill("decode-0")
+        rest = list(events)
+        took = time.monotonic() - start
+        assert rest and "error" in rest[-1], rest[-3:]
+        assert rest[-1]["error"]["message"], rest[-1]
+        assert not s.done, "[DONE] after a failure"
+        assert took < 30 * SLOW
+        print(f"        error event after {took:.2f} s: {rest[-1]['error']['message']}")
+        s.close()
+        wait_for("a new decode worker", 30 * SLOW, lambda: c.get("/health/ready").status == 200)
+
+        def works():
+            return c.complete(row["prompt_ids"], 3, "local").status == 200
+        wait_for("requests work again", 30 * SLOW, works, 0.2)
+
+
+def test_client_that_leaves():
+    """Closed, reset, before the first token and after some: held and fenced return to 0 within 1 s (asked: 10 s)."""
+    row = long_row()
+    with Cluster(STORIES, *SHAPE, env={"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:20@1+;prefill.after_step=delay:100@1+"}) as c:
+        slowest = 0
+        for placement in ("local", "remote"):
+            for reset in (False, True):
+                s = c.stream("/v1/completions", {"prompt": row["prompt_ids"], "max_tokens": 300, "kvasir": {"placement": placement}})
+                events = s.events()
+                for _ in range(3):
+                    next(events)
+                assert wait_for("pages are held", 5 * SLOW, lambda: c.metrics_now().sum("kvasir_kv_pages", state="held"))
+                s.close(reset)
+                slowest = max(slowest, c.idle(10))
+            # before the first token
+            data = json.dumps({"model": "m", "prompt": row["prompt_ids"], "max_tokens": 300, "stream": True, "kvasir": {"placement": placement}})
+            with socket.create_connection((c.host, c.port), timeout=5) as early:
+                early.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n{data}".encode())
+                time.sleep(0.1)
+            slowest = max(slowest, c.idle(10))
+        print(f"        all pages back within {slowest:.2f} s")
+        same_as(rows_of(c.complete(row["prompt_ids"], 10, "remote")), want_for(row, 10), "afterwards")
+
+
+class ByHand(Cluster):
+    """Daemons started by this process, which does not wait for them."""
+
+    def __init__(self):
+        self.dir = tempfile.mkdtemp(prefix="kvasir-it-")
+        self.process, self.seen_pids, self.names = {}, set(), ["router", "prefill-0", "decode-0"]
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            self.host, self.port = s.getsockname()
+        control = f"ipc://{self.dir}/router.sock"
+        common = ["--model", STORIES, "--model-name", "m", "--listen", "127.0.0.1:0", "--discovery", control, "--threads", "1", "--kv-memory",
+                  "16M", *map(str, SHAPE)]
+        plan = {"router": ["kvasir-router", "--listen", f"127.0.0.1:{self.port}", "--control", control, "--name", "router"],
+                "prefill-0": ["kvasir-prefill-worker", "--name", "prefill-0", "--control", f"ipc://{self.dir}/p.sock", *common],
+                "decode-0": ["kvasir-decode-worker", "--name", "decode-0", "--control", f"ipc://{self.dir}/d.sock", *common]}
+        for name, args in plan.items():
+            log = open(os.path.join(self.dir, name + ".log"), "w")
+            self.process[name] = subprocess.Popen([os.path.join(BIN, args[0])] + args[1:], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                                  preexec_fn=die_with_parent)
+            log.close()
+        try:
+            wait_for("the cluster is ready", START_SECONDS, self._linked)
+        except BaseException:
+            self.__exit__(RuntimeError, None, None)
+            raise
+
+    def _linked(self):
+        try:
+            status = self.status()
+        except (OSError, ValueError):
+            return False
+        return any(w["role"] == "decode" and any(p["transport"] == "shm" for p in w["peers"]) for w in status["workers"])
+
+    def log(self, name):
+        with open(os.path.join(self.dir, name + ".log"), errors="replace") as f:
+            return f.read()
+
+    def __exit__(self, kind, value, trace):
+        if kind:
+            for name in self.names:
+                print(f"--- {name}\n{self.log(name)[-4000:]}")
+        for p in self.process.values():
+            p.kill()
+            p.wait()
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

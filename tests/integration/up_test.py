@@ -1,0 +1,163 @@
+# up_test.py - `kvasir up` as a parent: it starts, watches, restarts and ends its daemons, and says in one line why it cannot.
+# SPDX-License-Identifier: Apache-2.0
+from kvasir_cluster import *
+
+
+def model():
+    return need(STORIES, "stories260K")
+
+
+def refuse(args, *words, env=None):
+    start = time.monotonic()
+    r = run(["kvasir", "up", "--listen", "127.0.0.1:0", *args], 60, env)
+    assert r.returncode not in (0, None), f"{args}: exit code {r.returncode}"
+    lines = [line for line in r.stderr.splitlines() if "warning" not in line]
+    assert len(lines) == 1 and lines[0].startswith("kvasir: error: "), f"{args}: {r.stderr!r}"
+    for word in words:
+        assert word in lines[0], f"{args}: {lines[0]!r} does not say {word!r}"
+    assert "ready" not in r.stdout
+    return time.monotonic() - start
+
+
+def test_what_cannot_start_says_why():
+    with tempfile.TemporaryDirectory() as d, socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        port = taken.getsockname()[1]
+        broken = os.path.join(d, "broken.gguf")
+        with open(broken, "wb") as f:
+            f.write(open(model(), "rb").read(5000))
+        refuse(["--model", "/nonexistent.gguf"], "nonexistent.gguf")
+        refuse(["--model", broken])
+        refuse(["--model", d])
+        refuse(["--model", model(), "--listen", f"127.0.0.1:{port}"], str(port), "in use")
+        refuse(["--model", model(), "--listen", "nonsense"], "HOST:PORT")
+        refuse(["--model", model(), "--nonsense", "1"], "nonsense")
+        refuse(["--model", model(), "--transport", "pigeon"], "pigeon")
+        refuse(["--model", model(), "--kv-type", "f8"], "f8")
+        refuse(["--model", model(), "--block-tokens", "7"], "7")
+        refuse(["--model", model(), "--kv-memory", "lots"], "lots")
+        refuse(["--model", model(), "--kv-memory", "1"], "did not start")
+        refuse(["--model", model(), "--decode", "0"], "decode")
+        refuse(["--model", model(), "stray"], "stray")
+
+
+def test_run_dir_in_use_is_refused():
+    with Cluster(model()) as c:
+        refuse(["--model", model(), "--run-dir", c.run_dir], "in use")
+        assert c.get("/health/ready").status == 200
+
+
+def test_term_and_interrupt_end_everything():
+    for sig in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        c = Cluster(model())
+        try:
+            pids = [c.pid(name) for name in c.names]
+            start = time.monotonic()
+            c.up.send_signal(sig)
+            assert c.up.wait(20 * SLOW) == 0
+            print(f"        {sig.name}: all ended after {time.monotonic() - start:.2f} s")
+            assert not [p for p in pids if alive(p)]
+            assert not [f for f in os.listdir(c.run_dir) if f.endswith((".pid", ".sock"))], os.listdir(c.run_dir)
+        finally:
+            c.kill_up()
+
+
+def test_nothing_outlives_a_killed_parent():
+    c = Cluster(model())
+    try:
+        pids = [c.pid(name) for name in c.names]
+        c.up.kill()
+        c.up.wait(10)
+        wait_for("all daemons are gone", 5 * SLOW, lambda: not [p for p in pids if alive(p)])
+    finally:
+        c.kill_up()
+
+
+def test_stopped_daemon_is_ended_too():
+    c = Cluster(model())
+    try:
+        pids = [c.pid(name) for name in c.names]
+        c.kill("decode-0", signal.SIGSTOP)
+        c.up.send_signal(signal.SIGTERM)
+        assert c.up.wait(20 * SLOW) == 0
+        assert not [p for p in pids if alive(p)]
+    finally:
+        c.kill_up()
+
+
+def test_dead_child_is_reaped_and_started_again():
+    with Cluster(model()) as c:
+        for name in ("prefill-0", "decode-0", "router"):
+            old = c.kill(name)
+            _, took = wait_for(f"{name} is reaped", 5 * SLOW, lambda: not os.path.exists(f"/proc/{old}"), 0.005)
+
+            def again():
+                try:
+                    return c.pid(name) != old
+                except (FileNotFoundError, ValueError):
+                    return False
+            wait_for(f"{name} is started again", 10 * SLOW, again)
+            print(f"        {name}: reaped after {took * 1000:.0f} ms")
+
+            def answers():
+                try:
+                    return c.complete([1, 403], 3, "remote").status == 200
+                except OSError:
+                    return False
+            wait_for("requests work again", 30 * SLOW, answers, 0.2)
+
+
+def test_no_restart_leaves_it_dead():
+    with Cluster(model(), "--no-restart") as c:
+        old = c.kill("prefill-0")
+        wait_for("reaped", 5 * SLOW, lambda: not os.path.exists(f"/proc/{old}"))
+        time.sleep(1)
+        assert not os.path.exists(os.path.join(c.run_dir, "prefill-0.pid"))
+        assert c.complete([1, 403], 3).status == 200, "the decode worker serves alone"
+
+
+def test_long_run_dir_works():
+    base = tempfile.mkdtemp(prefix="kvasir-it-")
+    deep = os.path.join(base, "d" * 100, "e" * 60)
+    try:
+        up = subprocess.Popen([os.path.join(BIN, "kvasir"), "up", "--model", model(), "--listen", "127.0.0.1:0", "--run-dir", deep],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=die_with_parent)
+        try:
+            ready, _, _ = select.select([up.stdout], [], [], START_SECONDS)
+            assert ready and up.stdout.readline().startswith("model "), up.stderr.read() if up.poll() is not None else "not ready"
+        finally:
+            up.terminate()
+            assert up.wait(20 * SLOW) == 0
+            up.stdout.close()
+            up.stderr.close()
+    finally:
+        shutil.rmtree(base, ignore_errors=True)
+
+
+def test_larger_context_is_a_warning():
+    with Cluster(model(), "--context", "512") as c:
+        assert "warning" in c.stderr() and "512" in c.stderr()
+        assert c.complete([1] * 300, 3).status == 200
+    with Cluster(model()) as c:
+        assert "warning" not in c.stderr()
+        assert c.complete([1] * 300, 3).status == 400
+
+
+def test_status_shows_the_cluster():
+    with Cluster(model(), prefill=2) as c:
+        r = run(["kvasir", "status", "--url", c.url, "--json"])
+        assert r.returncode == 0, r.stderr
+        workers = {w["id"]: w for w in json.loads(r.stdout)["workers"]}
+        assert set(workers) == {"prefill-0", "prefill-1", "decode-0"}
+        for name, w in workers.items():
+            assert w["pid"] == c.pid(name) and int(w["epoch"], 16) != 0 and w["pages"]
+        assert {p["id"]: p["transport"] for p in workers["decode-0"]["peers"]} == {"prefill-0": "shm", "prefill-1": "shm"}
+        r = run(["kvasir", "status", "--url", c.url])
+        assert r.returncode == 0 and "decode-0" in r.stdout and "prefill-1:shm" in r.stdout, r.stdout
+    r = run(["kvasir", "status", "--url", c.url])
+    assert r.returncode == 1 and "kvasir up" in r.stderr
+
+
+if __name__ == "__main__":
+    main()
