@@ -1,5 +1,7 @@
-/* discovery.h - who is in the cluster, behind one op table: `embedded` (the one router keeps the registry) now, etcd beside it.
- * Edge; loop thread. A member is reported by on_member with PUT/GONE; SNAPSHOT_END says that the first view is complete.
+/* discovery.h - who is in the cluster, behind one op table: `embedded` (the one router keeps the registry) now,
+ * etcd beside it.
+ * Edge; loop thread. A member is reported by on_member with PUT/GONE; SNAPSHOT_END says that the first view is
+ * complete.
  * Losing the backend never removes members by itself: on_backend tells, and the last view stays.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_CLUSTER_DISCOVERY_H
@@ -21,7 +23,7 @@ struct cls_events {
     void (*on_backend)(void *user, bool up, const char *text);
 };
 struct cls_ops {
-    const char *name; /* "embedded", "etcd" */
+    const char *name;                                                         /* "embedded", "etcd" */
     kvs_status (*join)(struct cls_discovery *d, const struct msg_card *card); /* again with the same epoch: an update */
     void (*leave)(struct cls_discovery *d);
     void (*destroy)(struct cls_discovery *d);
@@ -30,18 +32,23 @@ struct cls_discovery {
     const struct cls_ops *ops;
 };
 
-/* Router's side of the embedded backend: serves MSG_REGISTER calls that the owner of the rpc hands over. A second router's registration is
- * refused. Workers register over their control stream; the lease is kept alive by the stream's own heartbeats and ends TTL after loss. */
-KVS_MUST_CHECK kvs_status cls_embedded_server_create(struct kvs_loop *loop, struct net_rpc *rpc, const struct cls_events *ev, struct cls_discovery **out);
+/* Router's side of the embedded backend: serves MSG_REGISTER calls that the owner of the rpc hands over. A second
+ * router's registration is refused. Workers register over their control stream; the lease is kept alive by the
+ * stream's own heartbeats and ends TTL after loss. */
+KVS_MUST_CHECK kvs_status cls_embedded_server_create(struct kvs_loop *loop, struct net_rpc *rpc,
+                                                     const struct cls_events *ev, struct cls_discovery **out);
 void cls_embedded_server_call(struct cls_discovery *d, net_conn conn, uint32_t stream, const struct msg_call *call);
 void cls_embedded_server_cancel(struct cls_discovery *d, net_conn conn, uint32_t stream);
 void cls_embedded_server_down(struct cls_discovery *d, net_conn conn);
 
-/* Worker's side: uses the connection to the router (router_conn given by _up) for MSG_REGISTER; re-registers by itself after reconnects. */
-KVS_MUST_CHECK kvs_status cls_embedded_client_create(struct kvs_loop *loop, struct net_rpc *rpc, const struct cls_events *ev, struct cls_discovery **out);
+/* Worker's side: uses the connection to the router (router_conn given by _up) for MSG_REGISTER; re-registers by itself
+ * after reconnects. */
+KVS_MUST_CHECK kvs_status cls_embedded_client_create(struct kvs_loop *loop, struct net_rpc *rpc,
+                                                     const struct cls_events *ev, struct cls_discovery **out);
 void cls_embedded_client_up(struct cls_discovery *d, net_conn router_conn);
 void cls_embedded_client_down(struct cls_discovery *d, net_conn router_conn);
-bool cls_embedded_client_item(struct cls_discovery *d, net_conn conn, uint32_t stream, const uint8_t *payload, size_t n); /* true: was ours */
+bool cls_embedded_client_item(struct cls_discovery *d, net_conn conn, uint32_t stream, const uint8_t *payload,
+                              size_t n); /* true: was ours */
 bool cls_embedded_client_end(struct cls_discovery *d, net_conn conn, uint32_t stream, const struct msg_end *end);
 
 #endif

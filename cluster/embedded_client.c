@@ -1,8 +1,10 @@
-/* embedded_client.c - a worker's side of embedded discovery: its registration with the router, and its view of the others.
- * The view outlives the stream: while the router is away nothing is removed. After reconnecting the router tells its view anew;
- * members that it does not name are believed gone only after a grace period, since a restarted router learns of its workers one by one.
- * A registration that ends by itself is begun again after two seconds, except when the router has refused us: then only a new connection
- * (another router, another process behind the name) is reason to ask again.
+/* embedded_client.c - a worker's side of embedded discovery: its registration with the router, and its view of the
+ * others.
+ * The view outlives the stream: while the router is away nothing is removed. After reconnecting the router tells
+ * its view anew; members that it does not name are believed gone only after a grace period, since a restarted
+ * router learns of its workers one by one.
+ * A registration that ends by itself is begun again after two seconds, except when the router has refused us: then
+ * only a new connection (another router, another process behind the name) is reason to ask again.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cluster/core/registry.h"
 #include "cluster/discovery.h"
@@ -75,7 +77,8 @@ static void register_now(struct client *c)
     }
     cls_registry_mark_all(c->view);
     if (old != 0) {
-        net_rpc_cancel(c->rpc, c->conn, old); /* after the new one: the router has moved our registration over by then */
+        net_rpc_cancel(c->rpc, c->conn,
+                       old); /* after the new one: the router has moved our registration over by then */
     }
 }
 
@@ -170,7 +173,8 @@ bool cls_embedded_client_end(struct cls_discovery *d, net_conn conn, uint32_t st
         return false;
     }
     c->stream = 0;
-    bool again = end->status != KVS_PEER_REFUSED && end->status != KVS_REQ_UNSUPPORTED && end->status != KVS_REQ_INVALID;
+    bool again =
+        end->status != KVS_PEER_REFUSED && end->status != KVS_REQ_UNSUPPORTED && end->status != KVS_REQ_INVALID;
     c->retry_us = c->joined && again ? kvs_now_us() + RETRY_US : UINT64_MAX;
     set_timer(c);
     backend(c, false, end->text[0] != '\0' ? end->text : kvs_status_name(end->status));
@@ -218,7 +222,8 @@ static void client_destroy(struct cls_discovery *d)
 
 static const struct cls_ops client_ops = {"embedded", client_join, client_leave, client_destroy};
 
-kvs_status cls_embedded_client_create(struct kvs_loop *loop, struct net_rpc *rpc, const struct cls_events *ev, struct cls_discovery **out)
+kvs_status cls_embedded_client_create(struct kvs_loop *loop, struct net_rpc *rpc, const struct cls_events *ev,
+                                      struct cls_discovery **out)
 {
     struct client *c = calloc(1, sizeof *c);
     if (c == NULL) {

@@ -1,8 +1,9 @@
-/* embedded_server.c - the router's side of embedded discovery: the registry, and a watch for every worker that has registered.
- * One MSG_REGISTER call is a registration and a watch in one: the card comes in, ITEMs of msg_members go out (the whole view, its end,
- * then changes) for as long as the call lives. A CANCEL is a leave. A lost stream starts the lease: the member is gone a TTL later
- * unless it has registered again by then. The same epoch under the same id takes the registration over to its new call; another
- * epoch replaces it (GONE, PUT) and ends the old call.
+/* embedded_server.c - the router's side of embedded discovery: the registry, and a watch for every worker that has
+ * registered.
+ * One MSG_REGISTER call is a registration and a watch in one: the card comes in, ITEMs of msg_members go out (the
+ * whole view, its end, then changes) for as long as the call lives. A CANCEL is a leave. A lost stream starts the
+ * lease: the member is gone a TTL later unless it has registered again by then. The same epoch under the same id
+ * takes the registration over to its new call; another epoch replaces it (GONE, PUT) and ends the old call.
  * A second router's card is refused: two routers would each know half of the load.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cluster/core/registry.h"
@@ -75,7 +76,8 @@ static void send_members(struct server *s, const struct registration *reg, const
     if (st == KVS_OK) {
         st = net_rpc_item(s->rpc, reg->conn, reg->stream, s->scratch.data, s->scratch.len);
     }
-    if (st != KVS_OK && !kvs_is_peer(st) && st != KVS_REQ_CANCELLED) { /* a watcher with a hole in its view must start anew */
+    if (st != KVS_OK && !kvs_is_peer(st) &&
+        st != KVS_REQ_CANCELLED) { /* a watcher with a hole in its view must start anew */
         net_rpc_close(s->rpc, reg->conn, st, "the list of members could not be sent");
     }
 }
@@ -174,7 +176,8 @@ static void refuse(struct server *s, net_conn conn, uint32_t stream, kvs_status 
 static kvs_status judge_card(const struct server *s, const struct msg_card *card, struct kvs_error *err)
 {
     if (card->role == MSG_ROLE_ROUTER) {
-        return kvs_fail(err, KVS_PEER_REFUSED, "%s is this cluster's router already: embedded discovery has room for one",
+        return kvs_fail(err, KVS_PEER_REFUSED,
+                        "%s is this cluster's router already: embedded discovery has room for one",
                         s->joined ? s->self.id : "another process");
     }
     if (card->role == MSG_ROLE_CLIENT || card->epoch == 0) {
@@ -297,7 +300,8 @@ static void server_destroy(struct cls_discovery *d)
 
 static const struct cls_ops server_ops = {"embedded", server_join, server_leave, server_destroy};
 
-kvs_status cls_embedded_server_create(struct kvs_loop *loop, struct net_rpc *rpc, const struct cls_events *ev, struct cls_discovery **out)
+kvs_status cls_embedded_server_create(struct kvs_loop *loop, struct net_rpc *rpc, const struct cls_events *ev,
+                                      struct cls_discovery **out)
 {
     struct server *s = calloc(1, sizeof *s);
     if (s == NULL) {

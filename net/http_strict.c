@@ -1,5 +1,7 @@
-/* http_strict.c - refuses requests whose length two readers could see differently (request smuggling), and HTTP/1.1 without Host.
- * Pure rules over the header list that libmicrohttpd hands out; obs-fold, bare CR and the like are refused by its own parser.
+/* http_strict.c - refuses requests whose length two readers could see differently (request smuggling), and HTTP/1.1
+ * without Host.
+ * Pure rules over the header list that libmicrohttpd hands out; obs-fold, bare CR and the like are refused by its
+ * own parser.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/http_strict.h"
 #include <microhttpd.h>
@@ -46,8 +48,8 @@ static bool parse_length(const char *text, uint64_t *out)
     return true;
 }
 
-kvs_status net_http_strict(struct MHD_Connection *connection, const char *version, uint64_t body_max, uint64_t *length_out,
-                           struct kvs_error *err)
+kvs_status net_http_strict(struct MHD_Connection *connection, const char *version, uint64_t body_max,
+                           uint64_t *length_out, struct kvs_error *err)
 {
     struct heads h = {0};
     uint64_t length = 0;
@@ -74,8 +76,8 @@ kvs_status net_http_strict(struct MHD_Connection *connection, const char *versio
         return kvs_fail(err, KVS_REQ_INVALID, "Content-Length is no number");
     }
     if (length > body_max) {
-        return kvs_fail(err, KVS_REQ_TOO_LARGE, "the body has %llu bytes, at most %llu are allowed", (unsigned long long)length,
-                        (unsigned long long)body_max);
+        return kvs_fail(err, KVS_REQ_TOO_LARGE, "the body has %llu bytes, at most %llu are allowed",
+                        (unsigned long long)length, (unsigned long long)body_max);
     }
     if (length_out != NULL) {
         *length_out = length;

@@ -5,11 +5,13 @@
 
 static kvs_status refuse(const char *text, struct kvs_error *err)
 {
-    return kvs_fail(err, KVS_SELF_CONFIG, "\"%.80s\" is no address to listen on: write HOST:PORT, for example 127.0.0.1:8080 or [::1]:8080",
+    return kvs_fail(err, KVS_SELF_CONFIG,
+                    "\"%.80s\" is no address to listen on: write HOST:PORT, for example 127.0.0.1:8080 or [::1]:8080",
                     text);
 }
 
-kvs_status net_parse_listen(const char *text, char *host_out, size_t host_cap, uint16_t *port_out, struct kvs_error *err)
+kvs_status net_parse_listen(const char *text, char *host_out, size_t host_cap, uint16_t *port_out,
+                            struct kvs_error *err)
 {
     const char *host = text, *colon = strrchr(text, ':');
     size_t host_bytes = colon == NULL ? 0 : (size_t)(colon - text);

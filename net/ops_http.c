@@ -1,6 +1,7 @@
 /* ops_http.c - /metrics, /health/live, /health/ready and /version on a thread of libmicrohttpd's own.
- * Live says that this thread answers; ready asks the owner. Both callbacks run on the server's thread, so what they read must be
- * safe to read from there. A page is built whole before its head goes out: a failure is a 500, never half a page.
+ * Live says that this thread answers; ready asks the owner. Both callbacks run on the server's thread, so what they
+ * read must be safe to read from there. A page is built whole before its head goes out: a failure is a 500, never
+ * half a page.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/ops_http.h"
 #include "net/http_strict.h"
@@ -25,7 +26,8 @@ struct net_ops {
 
 /* ---- answers ---- */
 
-static enum MHD_Result answer(struct MHD_Connection *connection, unsigned code, const char *type, struct kvs_buf *page, bool close_after)
+static enum MHD_Result answer(struct MHD_Connection *connection, unsigned code, const char *type, struct kvs_buf *page,
+                              bool close_after)
 {
     size_t n = 0;
     uint8_t *bytes = kvs_buf_take(page, &n);
@@ -49,7 +51,8 @@ static enum MHD_Result answer(struct MHD_Connection *connection, unsigned code, 
     return ok;
 }
 
-static enum MHD_Result answer_error(struct MHD_Connection *connection, unsigned code, const char *type, const char *text, bool close_after)
+static enum MHD_Result answer_error(struct MHD_Connection *connection, unsigned code, const char *type,
+                                    const char *text, bool close_after)
 {
     struct kvs_buf page;
     struct kvs_json j;
@@ -89,9 +92,10 @@ static enum MHD_Result answer_metrics(struct net_ops *o, struct MHD_Connection *
     struct kvs_buf page;
     kvs_buf_init(&page, PAGE_BYTES_MAX);
     kvs_status s = o->config.metrics != NULL ? o->config.metrics(o->config.user, &page) : KVS_OK;
-    enum MHD_Result ok = s == KVS_OK ? answer(connection, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", &page, false)
-                                     : answer_error(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error",
-                                                    kvs_status_name(s), false);
+    enum MHD_Result ok =
+        s == KVS_OK
+            ? answer(connection, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", &page, false)
+            : answer_error(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error", kvs_status_name(s), false);
     kvs_buf_fini(&page);
     return ok;
 }
@@ -120,14 +124,15 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
         *upload_bytes = 0; /* a chunked body that nobody asked for */
         return MHD_YES;
     }
-    bool known = strcmp(url, "/metrics") == 0 || strcmp(url, "/health/live") == 0 || strcmp(url, "/health/ready") == 0 ||
-                 strcmp(url, "/version") == 0;
+    bool known = strcmp(url, "/metrics") == 0 || strcmp(url, "/health/live") == 0 ||
+                 strcmp(url, "/health/ready") == 0 || strcmp(url, "/version") == 0;
     if (!known) {
         return answer_error(connection, MHD_HTTP_NOT_FOUND, "not_found_error",
                             "here are /metrics, /health/live, /health/ready and /version", false);
     }
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0) {
-        return answer_error(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "invalid_request_error", "only GET is served here", false);
+        return answer_error(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "invalid_request_error", "only GET is served here",
+                            false);
     }
     if (strcmp(url, "/metrics") == 0) {
         return answer_metrics(o, connection);
@@ -140,10 +145,14 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
 
 /* ---- listening ---- */
 
-static kvs_status resolve(const char *host, uint16_t port, struct sockaddr_storage *out, socklen_t *bytes_out, struct kvs_error *err)
+static kvs_status resolve(const char *host, uint16_t port, struct sockaddr_storage *out, socklen_t *bytes_out,
+                          struct kvs_error *err)
 {
     char service[8];
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *found = NULL;
+    struct addrinfo hints = {.ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_PASSIVE | AI_NUMERICSERV},
+                    *found = NULL;
     (void)kvs_format(service, sizeof service, "%u", (unsigned)port);
     int rv = getaddrinfo(host, service, &hints, &found);
     if (rv != 0 || found == NULL) {
@@ -173,7 +182,8 @@ kvs_status net_listen_socket(const char *listen_text, int *fd_out, char *url_out
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
         bind(fd, (struct sockaddr *)&at, at_bytes) != 0 || listen(fd, 1024) != 0) {
         s = errno == EADDRINUSE
-                ? kvs_fail(err, KVS_SELF_CONFIG, "port %u on %s is in use: choose another one or stop the process that holds it", port, host)
+                ? kvs_fail(err, KVS_SELF_CONFIG,
+                           "port %u on %s is in use: choose another one or stop the process that holds it", port, host)
                 : kvs_fail(err, KVS_SELF_CONFIG, "cannot listen on %s: %s", listen_text, strerror(errno));
         if (fd >= 0) {
             (void)close(fd);
@@ -182,7 +192,8 @@ kvs_status net_listen_socket(const char *listen_text, int *fd_out, char *url_out
     }
     at_bytes = sizeof at;
     if (getsockname(fd, (struct sockaddr *)&at, &at_bytes) == 0) {
-        port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port : ((struct sockaddr_in *)&at)->sin_port);
+        port = ntohs(at.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&at)->sin6_port
+                                              : ((struct sockaddr_in *)&at)->sin_port);
     }
     bool v6 = strchr(host, ':') != NULL;
     (void)kvs_format(url_out, url_cap, "http://%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", (unsigned)port);
@@ -190,7 +201,8 @@ kvs_status net_listen_socket(const char *listen_text, int *fd_out, char *url_out
     return KVS_OK;
 }
 
-kvs_status net_ops_start(const struct net_ops_config *c, struct net_ops **out, char *url_out, size_t url_cap, struct kvs_error *err)
+kvs_status net_ops_start(const struct net_ops_config *c, struct net_ops **out, char *url_out, size_t url_cap,
+                         struct kvs_error *err)
 {
     struct net_ops *o = calloc(1, sizeof *o);
     int fd;
@@ -204,9 +216,10 @@ kvs_status net_ops_start(const struct net_ops_config *c, struct net_ops **out, c
         free(o);
         return s;
     }
-    o->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, on_request, o, MHD_OPTION_LISTEN_SOCKET, fd,
-                                 MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
-                                 (unsigned)IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)32768, MHD_OPTION_END);
+    o->daemon =
+        MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, on_request, o, MHD_OPTION_LISTEN_SOCKET, fd,
+                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
+                         (unsigned)IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)32768, MHD_OPTION_END);
     if (o->daemon == NULL) {
         (void)close(fd);
         free(o);

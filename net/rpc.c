@@ -1,9 +1,10 @@
 /* rpc.c - creation, listening, dialing with paced retries, the tick of heartbeats, and the reaper of dead connections.
- * Dials: one attempt at a time per URL; after a failure or a lost connection the next one waits 50 ms doubling to 2 s, of which a random
- * half is left out, so that a fleet that lost its router does not come back as one wave. A connection that stayed up for a second
- * starts the pace anew.
- * Heartbeats: one timer for all connections, ten times a second. Before it judges anybody it takes in what has arrived; and when it
- * finds that it was itself late by a second (SIGSTOP, a suspended machine, a blocked loop), everybody's clock starts anew.
+ * Dials: one attempt at a time per URL; after a failure or a lost connection the next one waits 50 ms doubling to 2
+ * s, of which a random half is left out, so that a fleet that lost its router does not come back as one wave. A
+ * connection that stayed up for a second starts the pace anew.
+ * Heartbeats: one timer for all connections, ten times a second. Before it judges anybody it takes in what has
+ * arrived; and when it finds that it was itself late by a second (SIGSTOP, a suspended machine, a blocked loop),
+ * everybody's clock starts anew.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/rpc_impl.h"
 #include "sys/clock.h"
@@ -104,7 +105,8 @@ kvs_status net_rpc_listen(struct net_rpc *r, const char *url, char *url_out, siz
     if (r->listener_count == RPC_LISTENERS_MAX) {
         return kvs_fail(err, KVS_BUSY_FULL, "at most %d control addresses", RPC_LISTENERS_MAX);
     }
-    kvs_status s = net_listener_create(&r->io, url, url_out, url_cap, conn_accepted, r, &r->listener[r->listener_count], err);
+    kvs_status s =
+        net_listener_create(&r->io, url, url_out, url_cap, conn_accepted, r, &r->listener[r->listener_count], err);
     if (s == KVS_OK) {
         r->listener_count++;
     }

@@ -1,6 +1,6 @@
 /* rpc_conn.c - one connection from its first byte to its end: HELLO, frames out of bytes, PING and silence, GOAWAY.
- * The dialer's HELLO goes out at once; the listener answers after its owner has agreed, so that a stranger learns nothing and a
- * refused dialer never believes that it is connected.
+ * The dialer's HELLO goes out at once; the listener answers after its owner has agreed, so that a stranger learns
+ * nothing and a refused dialer never believes that it is connected.
  * Frames are parsed where NNG put them; only the part of a frame that is not whole yet is copied and kept.
  * Time limits: HELLO within 3 s, a begun frame within 5 s, some byte every 2 s.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -151,8 +151,9 @@ void conn_reap(struct conn *c)
 static kvs_status hello_judge(struct net_rpc *r, const struct msg_hello *hello, struct kvs_error *err)
 {
     if (hello->protocol_min > r->self.protocol_max || hello->protocol_max < r->self.protocol_min) {
-        return kvs_fail(err, KVS_PEER_MISMATCH, "%s speaks protocol %u to %u, %s %u to %u: bring both to one release", hello->id,
-                        hello->protocol_min, hello->protocol_max, r->self.id, r->self.protocol_min, r->self.protocol_max);
+        return kvs_fail(err, KVS_PEER_MISMATCH, "%s speaks protocol %u to %u, %s %u to %u: bring both to one release",
+                        hello->id, hello->protocol_min, hello->protocol_max, r->self.id, r->self.protocol_min,
+                        r->self.protocol_max);
     }
     return r->h.check_hello != NULL ? r->h.check_hello(r->h.user, hello, err) : KVS_OK;
 }

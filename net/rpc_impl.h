@@ -2,8 +2,9 @@
  *
  *   dial/accept -> WAIT (HELLO expected) -> UP -> DEAD (link closed or lingering; told by the reaper) -> freed
  *
- * A connection dies in two steps. conn_fail() ends its I/O and notes why; the reaper, a timer set to now, then tells the owner: on_end
- * of every call of ours, then on_down (or on_dial_failed). So no handler ever runs inside the owner's own call.
+ * A connection dies in two steps. conn_fail() ends its I/O and notes why; the reaper, a timer set to now, then
+ * tells the owner: on_end of every call of ours, then on_down (or on_dial_failed). So no handler ever runs inside
+ * the owner's own call.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_NET_RPC_IMPL_H
 #define KVS_NET_RPC_IMPL_H
@@ -40,11 +41,11 @@ struct call {
     bool ended;    /* END has gone or come; Prefill and Fetch wait for ACK, NACK or CANCEL */
     bool starved;  /* callee: an ITEM was turned away for want of credit */
     msg_method method;
-    int64_t credit;           /* callee: bytes that may still be sent; may go below 0 by one ITEM */
-    uint32_t taken;           /* caller: bytes taken since the last CREDIT */
-    struct kvs_timer *timer;  /* caller: deadline */
+    int64_t credit;          /* callee: bytes that may still be sent; may go below 0 by one ITEM */
+    uint32_t taken;          /* caller: bytes taken since the last CREDIT */
+    struct kvs_timer *timer; /* caller: deadline */
     struct conn *conn;
-    struct call *next;        /* in its bucket */
+    struct call *next; /* in its bucket */
 };
 struct call_table {
     struct call **bucket; /* power of two; owned */
@@ -58,11 +59,11 @@ struct conn {
     net_conn id;
     conn_state state;
     bool was_up, suspect;
-    struct net_link *link; /* NULL once closed */
-    struct dial *dial;     /* NULL: accepted, or the dial was given up */
-    struct kvs_buf in;     /* bytes of frames not yet whole */
+    struct net_link *link;                           /* NULL once closed */
+    struct dial *dial;                               /* NULL: accepted, or the dial was given up */
+    struct kvs_buf in;                               /* bytes of frames not yet whole */
     uint64_t born_us, heard_us, frame_us, pinged_us; /* frame_us: when the frame under way began; 0: none */
-    uint32_t next_stream, peer_stream; /* ours to give next; the peer's highest so far */
+    uint32_t next_stream, peer_stream;               /* ours to give next; the peer's highest so far */
     struct call_table calls;
     kvs_status why;
     char why_text[256];
@@ -94,7 +95,8 @@ struct net_rpc {
     struct net_listener *listener[RPC_LISTENERS_MAX];
     uint32_t listener_count;
     struct conn *conns; /* all that are not freed */
-    struct conn *slot[RPC_CONNS_MAX]; /* the same by slot: an id is a count of births times RPC_CONNS_MAX, plus the slot */
+    struct conn
+        *slot[RPC_CONNS_MAX]; /* the same by slot: an id is a count of births times RPC_CONNS_MAX, plus the slot */
     uint32_t dial_count;
     uint64_t births;
     struct dial *dials;
@@ -103,7 +105,7 @@ struct net_rpc {
     uint64_t ticked_us;
     struct kvs_rng rng;
     struct kvs_buf scratch; /* encoded END, GOAWAY, CALL envelopes */
-    bool frozen; /* failpoint rpc.freeze: deaf and mute, as a stopped process is */
+    bool frozen;            /* failpoint rpc.freeze: deaf and mute, as a stopped process is */
 };
 
 /* rpc_conn.c */
@@ -118,11 +120,11 @@ void conn_tick(struct conn *c, uint64_t now_us);
 void conn_reap(struct conn *c); /* tells the owner and frees */
 void conn_free(struct conn *c);
 
-#define TELL(r, handler, ...)                                                                                           \
-    do {                                                                                                               \
-        if ((r)->h.handler != NULL) {                                                                                  \
-            (r)->h.handler((r)->h.user, __VA_ARGS__);                                                                  \
-        }                                                                                                              \
+#define TELL(r, handler, ...)                         \
+    do {                                              \
+        if ((r)->h.handler != NULL) {                 \
+            (r)->h.handler((r)->h.user, __VA_ARGS__); \
+        }                                             \
     } while (0)
 
 /* rpc_stream.c */

@@ -1,9 +1,9 @@
 /* rpc_io.c - the hub between NNG's threads and the loop, the dialer and the listener.
- * Completions are not posted to the loop one by one: objects queue themselves on a list and one eventfd wakes the loop. An object that
- * is destroyed takes itself off the list, so nothing that refers to it can be left behind, and nothing can be lost because a
- * queue was full.
- * Order of destruction, the same everywhere: close (NNG completes what is under way), nng_aio_stop (waits for the callback), net_io_forget,
- * free. The callbacks never wait for the loop, so the loop may wait for them.
+ * Completions are not posted to the loop one by one: objects queue themselves on a list and one eventfd wakes the
+ * loop. An object that is destroyed takes itself off the list, so nothing that refers to it can be left behind, and
+ * nothing can be lost because a queue was full.
+ * Order of destruction, the same everywhere: close (NNG completes what is under way), nng_aio_stop (waits for the
+ * callback), net_io_forget, free. The callbacks never wait for the loop, so the loop may wait for them.
  * Unix sockets: a file left by a dead process is removed when nobody answers on it; ours are made with mode 0600.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/rpc_io.h"
@@ -287,7 +287,8 @@ static kvs_status remove_stale_socket(const char *path, struct kvs_error *err)
         return KVS_OK;
     }
     if (!S_ISSOCK(st.st_mode)) {
-        return kvs_fail(err, KVS_SELF_CONFIG, "cannot listen on ipc://%s: a file that is no socket is in the way", path);
+        return kvs_fail(err, KVS_SELF_CONFIG, "cannot listen on ipc://%s: a file that is no socket is in the way",
+                        path);
     }
     memcpy(at.sun_path, path, strlen(path) + 1);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -341,7 +342,8 @@ static kvs_status listener_open(struct net_listener *l, const char *url, struct 
         rv = nng_stream_listener_listen(l->listener);
     }
     if (rv == NNG_EADDRINUSE) {
-        return kvs_fail(err, KVS_SELF_CONFIG, "%s is in use: choose another address or stop the process that holds it", url);
+        return kvs_fail(err, KVS_SELF_CONFIG, "%s is in use: choose another address or stop the process that holds it",
+                        url);
     }
     if (rv != 0) {
         return kvs_fail(err, KVS_SELF_CONFIG, "cannot listen on %s: %s", url, nng_strerror(rv));
@@ -350,8 +352,8 @@ static kvs_status listener_open(struct net_listener *l, const char *url, struct 
     return rv == 0 ? KVS_OK : kvs_fail(err, KVS_SELF_NOMEM, "no memory to listen on %s", url);
 }
 
-kvs_status net_listener_create(struct net_io *io, const char *url, char *url_out, size_t url_cap, net_stream_fn fn, void *user,
-                               struct net_listener **out, struct kvs_error *err)
+kvs_status net_listener_create(struct net_io *io, const char *url, char *url_out, size_t url_cap, net_stream_fn fn,
+                               void *user, struct net_listener **out, struct kvs_error *err)
 {
     struct net_listener *l = calloc(1, sizeof *l);
     if (l == NULL) {
@@ -404,8 +406,9 @@ void net_listener_destroy(struct net_listener *l)
 }
 
 #ifdef __SANITIZE_THREAD__
-/* NNG 1.5 frees dialers and streams on its reaper thread; the thread sanitizer sees their mutexes destroyed without the hand-over that
- * NNG makes through its (uninstrumented) reap list. Only reports about a mutex's destruction are left out. */
+/* NNG 1.5 frees dialers and streams on its reaper thread; the thread sanitizer sees their mutexes destroyed without
+ * the hand-over that NNG makes through its (uninstrumented) reap list. Only reports about a mutex's destruction are
+ * left out. */
 const char *__tsan_default_suppressions(void);
 const char *__tsan_default_suppressions(void)
 {

@@ -1,9 +1,10 @@
 /* rpc_link.c - one nng_stream as a queue of bytes in both directions.
- * Reading: NNG fills a 64 KiB piece, the loop takes it and only then asks for the next one. So a peer that sends faster than we work
- * fills its own socket, not our memory.
- * Writing: frames are appended to `out`; when no send is under way the whole buffer changes hands (`sending`) and NNG has it until
- * every byte has gone (nng_stream_send may take only a part: the completion asks again for the rest). What is appended meanwhile
- * waits and goes as one piece: a step's tokens for a hundred requests are one write.
+ * Reading: NNG fills a 64 KiB piece, the loop takes it and only then asks for the next one. So a peer that sends
+ * faster than we work fills its own socket, not our memory.
+ * Writing: frames are appended to `out`; when no send is under way the whole buffer changes hands (`sending`) and
+ * NNG has it until every byte has gone (nng_stream_send may take only a part: the completion asks again for the
+ * rest). What is appended meanwhile waits and goes as one piece: a step's tokens for a hundred requests are one
+ * write.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/rpc_io.h"
 #include <stdlib.h>
@@ -159,7 +160,8 @@ kvs_status net_link_create(struct net_io *io, nng_stream *stream, const struct n
         link_free(l);
         return KVS_SELF_NOMEM;
     }
-    (void)nng_stream_set_bool(stream, NNG_OPT_TCP_NODELAY, true); /* a token must not wait for the next; ipc has no such thing */
+    (void)nng_stream_set_bool(stream, NNG_OPT_TCP_NODELAY,
+                              true);                   /* a token must not wait for the next; ipc has no such thing */
     nng_aio_set_timeout(l->rx, NNG_DURATION_INFINITE); /* silence is the heartbeat's business */
     nng_aio_set_timeout(l->tx, NNG_DURATION_INFINITE);
     *out = l;

@@ -1,13 +1,13 @@
 /* rpc_stream.c - calls: a stream id, who began it, what it may still send, when it is over.
- * Ids count up by two on each side and are never reused, so a frame for an id that is gone is a late one (ignored) and a frame for an
- * id that was never given is against the protocol (the stream is closed).
+ * Ids count up by two on each side and are never reused, so a frame for an id that is gone is a late one (ignored)
+ * and a frame for an id that was never given is against the protocol (the stream is closed).
  *
  *   caller: CALL -> ITEM* -> END                                  callee: the same, mirrored
  *           Prefill and Fetch: END -> ACK or NACK                 an entry lives until the last of these
  *           CANCEL at any time, by the caller or its deadline
  *
- * Credit: the callee may have 256 KiB of ITEM payload on its way; the caller gives back what its handler has taken, in halves. One ITEM may
- * overdraw, so that an item larger than the window passes.
+ * Credit: the callee may have 256 KiB of ITEM payload on its way; the caller gives back what its handler has taken,
+ * in halves. One ITEM may overdraw, so that an item larger than the window passes.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/rpc_impl.h"
 #include "base/checked.h"
@@ -144,8 +144,8 @@ static void call_deadline(void *user, uint64_t now_us)
     }
 }
 
-static kvs_status encode_call(struct net_rpc *r, msg_method method, uint32_t remaining_ms, const char *trace, const void *body,
-                              size_t n)
+static kvs_status encode_call(struct net_rpc *r, msg_method method, uint32_t remaining_ms, const char *trace,
+                              const void *body, size_t n)
 {
     struct msg_call call = {.method = method, .remaining_ms = remaining_ms, .body = body, .body_bytes = (uint32_t)n};
     if (n > MSG_PAYLOAD_MAX) {
@@ -189,12 +189,14 @@ kvs_status net_rpc_call(struct net_rpc *r, net_conn conn, msg_method method, uin
     }
     c->next_stream += 2;
     *stream_out = k->stream;
-    conn_send(c, MSG_CALL, k->stream, r->scratch.data, r->scratch.len); /* if this kills the connection, on_end follows */
+    conn_send(c, MSG_CALL, k->stream, r->scratch.data,
+              r->scratch.len); /* if this kills the connection, on_end follows */
     return KVS_OK;
 }
 
 /* The caller's last word on a call: CANCEL, ACK or NACK. */
-static void call_finish(struct net_rpc *r, net_conn conn, uint32_t stream, msg_frame_type type, const void *payload, size_t n)
+static void call_finish(struct net_rpc *r, net_conn conn, uint32_t stream, msg_frame_type type, const void *payload,
+                        size_t n)
 {
     struct conn *c = conn_find(r, conn);
     struct call *k = c != NULL ? call_find(c, stream) : NULL;

@@ -1,8 +1,8 @@
 /* frame.c - the 12-byte head of control-stream frames, written and read.
- * The parser looks only at what has arrived: it never asks for more memory because of a length it was told, and it judges the
- * whole head at once, so that a peer that speaks another protocol is cut off by its first twelve bytes.
- * Streams: HELLO, PING, PONG and GOAWAY belong to the connection (stream 0), everything else to a call (stream not 0). Which
- * parity a call must have depends on who dialed, so the connection checks that.
+ * The parser looks only at what has arrived: it never asks for more memory because of a length it was told, and it
+ * judges the whole head at once, so that a peer that speaks another protocol is cut off by its first twelve bytes.
+ * Streams: HELLO, PING, PONG and GOAWAY belong to the connection (stream 0), everything else to a call (stream not
+ * 0). Which parity a call must have depends on who dialed, so the connection checks that.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "proto/frame.h"
 #include "base/checked.h"

@@ -1,6 +1,8 @@
-/* msg.h - the messages of Kvasir as plain structs: what cores see. proto/kvasir.proto is their wire form (protobuf-c), wire.h converts.
- * Pure data. After decoding, pointers lie in the caller's kvs_arena; before encoding, they are borrowed. Strings are NUL-terminated,
- * never NULL after decoding, and bounded by the limits here; a message over its limits does not decode (KVS_PEER_PROTOCOL, with the field).
+/* msg.h - the messages of Kvasir as plain structs: what cores see. proto/kvasir.proto is their wire form
+ * (protobuf-c), wire.h converts.
+ * Pure data. After decoding, pointers lie in the caller's kvs_arena; before encoding, they are borrowed. Strings
+ * are NUL-terminated, never NULL after decoding, and bounded by the limits here; a message over its limits does not
+ * decode (KVS_PEER_PROTOCOL, with the field).
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_PROTO_MSG_H
 #define KVS_PROTO_MSG_H
@@ -9,23 +11,23 @@
 
 #define MSG_PROTOCOL_MIN 1
 #define MSG_PROTOCOL_MAX 1
-#define MSG_ID_MAX 64          /* worker and tenant names, bytes with the NUL */
+#define MSG_ID_MAX 64 /* worker and tenant names, bytes with the NUL */
 #define MSG_URL_MAX 256
-#define MSG_TEXT_MAX 1024      /* error texts */
-#define MSG_TOKENS_MAX 262144  /* tokens of one sequence on the wire */
+#define MSG_TEXT_MAX 1024     /* error texts */
+#define MSG_TOKENS_MAX 262144 /* tokens of one sequence on the wire */
 #define MSG_WANTS_MAX 65536
 #define MSG_GROUPS_MAX 64
-#define MSG_ENTRIES_MAX 16384  /* token entries of one step */
-#define MSG_MEMBERS_MAX 1024   /* members in one list */
+#define MSG_ENTRIES_MAX 16384 /* token entries of one step */
+#define MSG_MEMBERS_MAX 1024  /* members in one list */
 #define MSG_PEERS_MAX 256
 #define MSG_METRICS_MAX 262144
 #define MSG_MODEL_HEADER_MAX (32u << 20)
 
 typedef enum msg_method {
-    MSG_GENERATE = 1,   /* router -> decode worker, or client -> router */
-    MSG_PREFILL = 2,    /* sink -> source: compute these and ship them */
-    MSG_FETCH = 3,      /* sink -> source: you have these, ship them */
-    MSG_TOKENS = 4,     /* router -> decode worker: one long call, an ITEM (msg_tokens) a step */
+    MSG_GENERATE = 1, /* router -> decode worker, or client -> router */
+    MSG_PREFILL = 2,  /* sink -> source: compute these and ship them */
+    MSG_FETCH = 3,    /* sink -> source: you have these, ship them */
+    MSG_TOKENS = 4,   /* router -> decode worker: one long call, an ITEM (msg_tokens) a step */
     MSG_ABORT = 5,
     MSG_HEALTH = 6,
     MSG_MODEL_INFO = 7, /* router -> worker: ITEMs with pieces of the GGUF header, END */
@@ -35,7 +37,13 @@ typedef enum msg_method {
     MSG_DRAIN = 11,
 } msg_method;
 
-typedef enum msg_role { MSG_ROLE_ROUTER = 1, MSG_ROLE_PREFILL = 2, MSG_ROLE_DECODE = 3, MSG_ROLE_BOTH = 4, MSG_ROLE_CLIENT = 5 } msg_role;
+typedef enum msg_role {
+    MSG_ROLE_ROUTER = 1,
+    MSG_ROLE_PREFILL = 2,
+    MSG_ROLE_DECODE = 3,
+    MSG_ROLE_BOTH = 4,
+    MSG_ROLE_CLIENT = 5
+} msg_role;
 const char *msg_role_name(msg_role r); /* "router", "prefill", "decode", "both", "client" */
 const char *msg_method_name(msg_method m);
 
@@ -75,26 +83,32 @@ typedef enum msg_placement { MSG_PLACE_AUTO = 0, MSG_PLACE_LOCAL = 1, MSG_PLACE_
 struct msg_generate {
     uint64_t request;
     uint32_t attempt, choice;
-    const int32_t *tokens;   /* prompt, then what was already emitted */
+    const int32_t *tokens; /* prompt, then what was already emitted */
     uint32_t token_count, prompt_count;
-    uint32_t first_index;    /* index of the first token to emit = tokens emitted before */
-    uint32_t max_tokens;     /* of the whole answer, counted from index 0 */
+    uint32_t first_index; /* index of the first token to emit = tokens emitted before */
+    uint32_t max_tokens;  /* of the whole answer, counted from index 0 */
     struct msg_sampling sampling;
     const int32_t *stop_ids; /* ids that end the sequence (EOG); emitted as the last token */
     uint32_t stop_id_count;
     bool ignore_eos;
-    bool logits;             /* send each token's logit */
+    bool logits; /* send each token's logit */
     char adapter[MSG_ID_MAX], tenant[MSG_ID_MAX], cache_salt[128], trace[MSG_ID_MAX];
     int32_t priority;
-    msg_placement placement; /* LOCAL or REMOTE between router and worker; AUTO from clients */
+    msg_placement placement;         /* LOCAL or REMOTE between router and worker; AUTO from clients */
     char prefill_worker[MSG_ID_MAX]; /* REMOTE: who prefills */
     /* client -> router only: */
     char model[128];
-    const char *prompt;      /* text; "" when tokens are given */
+    const char *prompt; /* text; "" when tokens are given */
     uint32_t prompt_bytes;
 };
 
-typedef enum msg_finish { MSG_RUNNING = 0, MSG_FINISH_STOP = 1, MSG_FINISH_LENGTH = 2, MSG_FINISH_ABORT = 3, MSG_FINISH_ERROR = 4 } msg_finish;
+typedef enum msg_finish {
+    MSG_RUNNING = 0,
+    MSG_FINISH_STOP = 1,
+    MSG_FINISH_LENGTH = 2,
+    MSG_FINISH_ABORT = 3,
+    MSG_FINISH_ERROR = 4
+} msg_finish;
 
 /* Where and how the prompt's KV came to be: first token's entry carries it, x-kvasir-placement shows it. */
 struct msg_placed {
@@ -104,12 +118,13 @@ struct msg_placed {
     uint32_t cached_tokens, local_prefill_tokens;
     uint32_t pages;
     uint64_t bytes;
-    uint64_t transfer_us, prefill_us, queue_us, exposed_us; /* exposed: last prefill step done -> first token possible */
+    uint64_t transfer_us, prefill_us, queue_us,
+        exposed_us; /* exposed: last prefill step done -> first token possible */
 };
 struct msg_token {
     uint64_t request;
     uint32_t attempt, choice, index;
-    int32_t id;        /* -1: no token in this entry (an end without one) */
+    int32_t id; /* -1: no token in this entry (an end without one) */
     float logit, logprob;
     msg_finish finish; /* != RUNNING: the last entry of this sequence */
     kvs_status error;  /* with MSG_FINISH_ERROR / ABORT */
@@ -157,12 +172,13 @@ struct msg_abort {
 struct msg_pause { /* PAUSE and RESUME frames on the Tokens call */
     uint64_t request;
 };
-/* Lane and address of a worker pair. The dialer calls Link with its lane verdict; the answer's END carries nothing, both sides send one
- * msg_link each: caller in CALL, callee in an ITEM. */
+/* Lane and address of a worker pair. The dialer calls Link with its lane verdict; the answer's END carries nothing,
+ * both sides send one msg_link each: caller in CALL, callee in an ITEM. */
 struct msg_link {
-    bool near_ok;             /* our process_vm_readv of the peer's probe worked and our config allows near */
+    bool near_ok; /* our process_vm_readv of the peer's probe worked and our config allows near */
     uint32_t generation;
-    const uint8_t *address;   /* UCX worker address, at most 1024 bytes; empty in the first exchange (lane verdicts only) */
+    const uint8_t
+        *address; /* UCX worker address, at most 1024 bytes; empty in the first exchange (lane verdicts only) */
     uint32_t address_bytes;
 };
 struct msg_group_info {
@@ -176,7 +192,7 @@ struct msg_card {
     uint64_t epoch;
     char control_url[MSG_URL_MAX]; /* where others dial */
     char http_url[MSG_URL_MAX];
-    char model[128];               /* name users ask for */
+    char model[128]; /* name users ask for */
     uint8_t fingerprint[32];
     char numerics[128], layout[512], kv_types[32], rope[160];
     uint32_t block_tokens, context, vocab;
@@ -186,7 +202,11 @@ struct msg_card {
     bool draining;
     uint32_t pid;
 };
-typedef enum msg_member_change { MSG_MEMBER_PUT = 1, MSG_MEMBER_GONE = 2, MSG_MEMBER_SNAPSHOT_END = 3 } msg_member_change;
+typedef enum msg_member_change {
+    MSG_MEMBER_PUT = 1,
+    MSG_MEMBER_GONE = 2,
+    MSG_MEMBER_SNAPSHOT_END = 3
+} msg_member_change;
 struct msg_member {
     msg_member_change change;
     struct msg_card card; /* PUT: whole; GONE: id and epoch */
@@ -204,14 +224,14 @@ struct msg_peer_link {
 };
 struct msg_load {
     uint64_t sequence;
-    uint32_t running, waiting;            /* sequences */
-    uint64_t outstanding_tokens;          /* prompt tokens still to compute + answers still to write (bounded by max_tokens) */
+    uint32_t running, waiting;   /* sequences */
+    uint64_t outstanding_tokens; /* prompt tokens still to compute + answers still to write (bounded by max_tokens) */
     uint32_t group_count;
     struct msg_pages pages[MSG_GROUPS_MAX];
     uint32_t peer_count;
     struct msg_peer_link peers[MSG_PEERS_MAX];
     bool draining;
-    const char *metrics;                  /* Prometheus text of the worker, at most 256 KiB */
+    const char *metrics; /* Prometheus text of the worker, at most 256 KiB */
     uint32_t metrics_bytes;
 };
 struct msg_health {

@@ -1,9 +1,9 @@
 /* wire.c - packing and unpacking shared by all messages, and the names of methods and roles.
- * Unpacking is protobuf-c's, over the caller's arena (its free does nothing: the arena goes as a whole), and only after msg_scan has
- * found the bytes within all limits. Packing runs the same scan over what was written, so that nothing leaves this process
- * that a peer would close the stream for.
- * Messages with many entries are written entry by entry: in protobuf a repeated message is the sequence of its entries, so no
- * array of protobuf-c structs is ever built to send one.
+ * Unpacking is protobuf-c's, over the caller's arena (its free does nothing: the arena goes as a whole), and only
+ * after msg_scan has found the bytes within all limits. Packing runs the same scan over what was written, so that
+ * nothing leaves this process that a peer would close the stream for.
+ * Messages with many entries are written entry by entry: in protobuf a repeated message is the sequence of its
+ * entries, so no array of protobuf-c structs is ever built to send one.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "proto/wire_impl.h"
 #include "proto/frame.h"
@@ -31,7 +31,8 @@ kvs_status msg_unpack(const ProtobufCMessageDescriptor *d, const uint8_t *bytes,
     ProtobufCMessage *m = protobuf_c_message_unpack(d, &allocator, n, n == 0 ? none : bytes);
     if (m == NULL) {
         /* The scan has passed, so what is left is memory. */
-        return kvs_fail(err, KVS_SELF_NOMEM, "%s of %zu bytes does not fit the memory set aside for it", d->short_name, n);
+        return kvs_fail(err, KVS_SELF_NOMEM, "%s of %zu bytes does not fit the memory set aside for it", d->short_name,
+                        n);
     }
     *out = m;
     return KVS_OK;
@@ -167,7 +168,8 @@ void msg_copy_text(char *out, size_t cap, const char *text)
     memcpy(out, msg_text(text), n + 1);
 }
 
-kvs_status msg_copy_fixed(uint8_t *out, size_t n, const ProtobufCBinaryData *b, const char *field, struct kvs_error *err)
+kvs_status msg_copy_fixed(uint8_t *out, size_t n, const ProtobufCBinaryData *b, const char *field,
+                          struct kvs_error *err)
 {
     memset(out, 0, n);
     if (b->len != 0 && b->len != n) {

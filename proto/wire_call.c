@@ -22,7 +22,8 @@ kvs_status msg_hello_encode(const struct msg_hello *m, struct kvs_buf *out)
     return msg_pack_one(&w.base, out);
 }
 
-kvs_status msg_hello_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_hello *out, struct kvs_error *err)
+kvs_status msg_hello_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_hello *out,
+                            struct kvs_error *err)
 {
     const ProtobufCMessage *base;
     kvs_status s = msg_unpack(&kvasir__v1__hello__descriptor, bytes, n, a, &base, err);
@@ -72,7 +73,8 @@ kvs_status msg_call_encode(const struct msg_call *m, struct kvs_buf *out)
     return msg_pack_one(&w.base, out);
 }
 
-kvs_status msg_call_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_call *out, struct kvs_error *err)
+kvs_status msg_call_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_call *out,
+                           struct kvs_error *err)
 {
     const ProtobufCMessage *base;
     kvs_status s = msg_unpack(&kvasir__v1__call__descriptor, bytes, n, a, &base, err);
@@ -105,7 +107,8 @@ kvs_status msg_end_encode(const struct msg_end *m, struct kvs_buf *out)
     return msg_pack_one(&w.base, out);
 }
 
-kvs_status msg_end_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_end *out, struct kvs_error *err)
+kvs_status msg_end_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_end *out,
+                          struct kvs_error *err)
 {
     const ProtobufCMessage *base;
     kvs_status s = msg_unpack(&kvasir__v1__end__descriptor, bytes, n, a, &base, err);
@@ -136,7 +139,8 @@ kvs_status msg_nack_encode(const struct msg_nack *m, struct kvs_buf *out)
     return msg_pack_end(&p, &kvasir__v1__nack__descriptor);
 }
 
-kvs_status msg_nack_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_nack *out, struct kvs_error *err)
+kvs_status msg_nack_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_nack *out,
+                           struct kvs_error *err)
 {
     const ProtobufCMessage *base;
     kvs_status s = msg_unpack(&kvasir__v1__nack__descriptor, bytes, n, a, &base, err);
@@ -164,7 +168,8 @@ kvs_status msg_abort_encode(const struct msg_abort *m, struct kvs_buf *out)
     return msg_pack_one(&w.base, out);
 }
 
-kvs_status msg_abort_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_abort *out, struct kvs_error *err)
+kvs_status msg_abort_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_abort *out,
+                            struct kvs_error *err)
 {
     const ProtobufCMessage *base;
     kvs_status s = msg_unpack(&kvasir__v1__abort_request__descriptor, bytes, n, a, &base, err);
@@ -183,7 +188,8 @@ kvs_status msg_pause_encode(const struct msg_pause *m, struct kvs_buf *out)
     return msg_pack_one(&w.base, out);
 }
 
-kvs_status msg_pause_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_pause *out, struct kvs_error *err)
+kvs_status msg_pause_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_pause *out,
+                            struct kvs_error *err)
 {
     const ProtobufCMessage *base;
     kvs_status s = msg_unpack(&kvasir__v1__sequence_ref__descriptor, bytes, n, a, &base, err);
@@ -204,7 +210,8 @@ kvs_status msg_link_encode(const struct msg_link *m, struct kvs_buf *out)
     return msg_pack_one(&w.base, out);
 }
 
-kvs_status msg_link_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_link *out, struct kvs_error *err)
+kvs_status msg_link_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_link *out,
+                           struct kvs_error *err)
 {
     const ProtobufCMessage *base;
     kvs_status s = msg_unpack(&kvasir__v1__link_request__descriptor, bytes, n, a, &base, err);

@@ -1,8 +1,10 @@
-/* wire_card.c - the messages of the cluster and of a daemon's service: member cards, lists of members, load, health, model header.
+/* wire_card.c - the messages of the cluster and of a daemon's service: member cards, lists of members, load,
+ * health, model header.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "proto/wire_impl.h"
 
-/* protobuf-c wants an array of pointers to groups; a card has at most MSG_GROUPS_MAX of them, so it lies on the stack. */
+/* protobuf-c wants an array of pointers to groups; a card has at most MSG_GROUPS_MAX of them, so it lies on the
+ * stack. */
 struct card_wire {
     Kvasir__V1__MemberCard card;
     Kvasir__V1__GroupInfo group[MSG_GROUPS_MAX];
@@ -84,7 +86,8 @@ kvs_status msg_card_encode(const struct msg_card *m, struct kvs_buf *out)
     return s == KVS_OK ? msg_pack_one(&w.card.base, out) : s;
 }
 
-kvs_status msg_card_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_card *out, struct kvs_error *err)
+kvs_status msg_card_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_card *out,
+                           struct kvs_error *err)
 {
     const ProtobufCMessage *base;
     kvs_status s = msg_unpack(&kvasir__v1__member_card__descriptor, bytes, n, a, &base, err);
@@ -193,7 +196,8 @@ kvs_status msg_load_encode(const struct msg_load *m, struct kvs_buf *out)
     return msg_pack_end(&p, &kvasir__v1__load__descriptor);
 }
 
-kvs_status msg_load_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_load *out, struct kvs_error *err)
+kvs_status msg_load_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_load *out,
+                           struct kvs_error *err)
 {
     const ProtobufCMessage *base;
     kvs_status s = msg_unpack(&kvasir__v1__load__descriptor, bytes, n, a, &base, err);
@@ -232,7 +236,8 @@ kvs_status msg_health_encode(const struct msg_health *m, struct kvs_buf *out)
     return msg_pack_one(&w.base, out);
 }
 
-kvs_status msg_health_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_health *out, struct kvs_error *err)
+kvs_status msg_health_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_health *out,
+                             struct kvs_error *err)
 {
     const ProtobufCMessage *base;
     kvs_status s = msg_unpack(&kvasir__v1__health_check_response__descriptor, bytes, n, a, &base, err);
@@ -255,8 +260,8 @@ kvs_status msg_model_info_piece_encode(const struct msg_model_info_piece *m, str
     return msg_pack_one(&w.base, out);
 }
 
-kvs_status msg_model_info_piece_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_model_info_piece *out,
-                                       struct kvs_error *err)
+kvs_status msg_model_info_piece_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a,
+                                       struct msg_model_info_piece *out, struct kvs_error *err)
 {
     const ProtobufCMessage *base;
     kvs_status s = msg_unpack(&kvasir__v1__get_model_info_response__descriptor, bytes, n, a, &base, err);

@@ -21,7 +21,8 @@ static kvs_status check_ids(const int32_t *ids, size_t n, const char *field, str
     return KVS_OK;
 }
 
-void msg_pack_wants(struct msg_pack *p, uint32_t block_field, uint32_t group_field, const struct msg_want *wants, uint32_t count)
+void msg_pack_wants(struct msg_pack *p, uint32_t block_field, uint32_t group_field, const struct msg_want *wants,
+                    uint32_t count)
 {
     if (count == 0) {
         return;
@@ -136,8 +137,8 @@ kvs_status msg_generate_decode(const uint8_t *bytes, size_t n, struct kvs_arena 
         return s;
     }
     if (w->prompt_token_count > w->n_token_ids) {
-        return kvs_fail(err, KVS_PEER_PROTOCOL, "GenerateRequest.prompt_token_count is %u of %zu tokens", w->prompt_token_count,
-                        w->n_token_ids);
+        return kvs_fail(err, KVS_PEER_PROTOCOL, "GenerateRequest.prompt_token_count is %u of %zu tokens",
+                        w->prompt_token_count, w->n_token_ids);
     }
     generate_take(out, w);
     return KVS_OK;
@@ -187,7 +188,8 @@ kvs_status msg_tokens_encode(const struct msg_tokens *m, struct kvs_buf *out)
 static kvs_status entry_take(const Kvasir__V1__TokenEntry *w, struct msg_token *e, struct kvs_error *err)
 {
     if (w->token_id < -1 || !msg_status_in_range(w->error)) {
-        return kvs_fail(err, KVS_PEER_PROTOCOL, "TokenEntry.%s is out of range", w->token_id < -1 ? "token_id" : "error");
+        return kvs_fail(err, KVS_PEER_PROTOCOL, "TokenEntry.%s is out of range",
+                        w->token_id < -1 ? "token_id" : "error");
     }
     *e = (struct msg_token){.request = w->request_id,
                             .attempt = w->attempt,
@@ -217,7 +219,8 @@ static kvs_status entry_take(const Kvasir__V1__TokenEntry *w, struct msg_token *
     return KVS_OK;
 }
 
-kvs_status msg_tokens_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_tokens *out, struct kvs_error *err)
+kvs_status msg_tokens_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_tokens *out,
+                             struct kvs_error *err)
 {
     const ProtobufCMessage *base;
     kvs_status s = msg_unpack(&kvasir__v1__token_batch__descriptor, bytes, n, a, &base, err);
@@ -317,7 +320,8 @@ kvs_status msg_chunk_encode(const struct msg_chunk *m, struct kvs_buf *out)
     return msg_pack_one(&w.base, out);
 }
 
-kvs_status msg_chunk_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_chunk *out, struct kvs_error *err)
+kvs_status msg_chunk_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_chunk *out,
+                            struct kvs_error *err)
 {
     const ProtobufCMessage *base;
     kvs_status s = msg_unpack(&kvasir__v1__generate_response__descriptor, bytes, n, a, &base, err);

@@ -1,16 +1,16 @@
 /* wire_limits.c - how long each text may be and how many entries each list may have, in one table.
- * A string, bytes or repeated field without a row is refused, so that a field added to the .proto file cannot be forgotten here;
- * a unit test walks all descriptors and asks for the row. Text fields that land in a char array of msg.h have the array's size - 1.
+ * A string, bytes or repeated field without a row is refused, so that a field added to the .proto file cannot be
+ * forgotten here; a unit test walks all descriptors and asks for the row. Text fields that land in a char array of
+ * msg.h have the array's size - 1.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "proto/frame.h"
 #include "proto/wire_impl.h"
 
 #define TEXT_OF(type, member) (uint32_t)(sizeof(((struct type *)0)->member) - 1)
-#define ROWS(message, ...)                                                                                             \
-    static const struct msg_limit message##_rows[] = {__VA_ARGS__}
-#define TABLE(message)                                                                                                 \
-    {                                                                                                                  \
-        &kvasir__v1__##message##__descriptor, message##_rows, sizeof message##_rows / sizeof message##_rows[0]         \
+#define ROWS(message, ...) static const struct msg_limit message##_rows[] = {__VA_ARGS__}
+#define TABLE(message)                                                                                         \
+    {                                                                                                          \
+        &kvasir__v1__##message##__descriptor, message##_rows, sizeof message##_rows / sizeof message##_rows[0] \
     }
 
 ROWS(hello, {"id", TEXT_OF(msg_hello, id)}, {"fingerprint", 32}, {"numerics", TEXT_OF(msg_hello, numerics)},
@@ -19,10 +19,11 @@ ROWS(call, {"trace_id", TEXT_OF(msg_call, trace)}, {"body", MSG_PAYLOAD_MAX});
 ROWS(end, {"text", TEXT_OF(msg_end, text)});
 ROWS(nack, {"missing_blocks", MSG_WANTS_MAX}, {"missing_groups", MSG_WANTS_MAX});
 ROWS(link_request, {"address", 1024});
-ROWS(generate_request, {"token_ids", MSG_TOKENS_MAX}, {"stop_token_ids", 64}, {"adapter", TEXT_OF(msg_generate, adapter)},
-     {"tenant", TEXT_OF(msg_generate, tenant)}, {"cache_salt", TEXT_OF(msg_generate, cache_salt)},
-     {"trace_id", TEXT_OF(msg_generate, trace)}, {"prefill_worker", TEXT_OF(msg_generate, prefill_worker)},
-     {"model", TEXT_OF(msg_generate, model)}, {"prompt", MSG_PAYLOAD_MAX});
+ROWS(generate_request, {"token_ids", MSG_TOKENS_MAX}, {"stop_token_ids", 64},
+     {"adapter", TEXT_OF(msg_generate, adapter)}, {"tenant", TEXT_OF(msg_generate, tenant)},
+     {"cache_salt", TEXT_OF(msg_generate, cache_salt)}, {"trace_id", TEXT_OF(msg_generate, trace)},
+     {"prefill_worker", TEXT_OF(msg_generate, prefill_worker)}, {"model", TEXT_OF(msg_generate, model)},
+     {"prompt", MSG_PAYLOAD_MAX});
 ROWS(generate_response, {"token_ids", MSG_TOKENS_MAX}, {"text", MSG_PAYLOAD_MAX});
 ROWS(placed, {"prefill_worker", TEXT_OF(msg_placed, prefill_worker)}, {"transport", TEXT_OF(msg_placed, transport)});
 ROWS(token_entry, {"text", TEXT_OF(msg_token, text)});
@@ -41,14 +42,22 @@ ROWS(health_check_response, {"text", TEXT_OF(msg_health, text)});
 ROWS(get_model_info_response, {"data", MSG_PAYLOAD_MAX});
 
 const struct msg_limits msg_limits_table[] = {
-    TABLE(hello),        TABLE(call),
-    TABLE(end),          TABLE(nack),
-    TABLE(link_request), TABLE(generate_request),
-    TABLE(generate_response), TABLE(placed),
-    TABLE(token_entry),  TABLE(token_batch),
-    TABLE(prefill_request), TABLE(member_card),
-    TABLE(member_list),  TABLE(peer_link),
-    TABLE(load),         TABLE(health_check_response),
+    TABLE(hello),
+    TABLE(call),
+    TABLE(end),
+    TABLE(nack),
+    TABLE(link_request),
+    TABLE(generate_request),
+    TABLE(generate_response),
+    TABLE(placed),
+    TABLE(token_entry),
+    TABLE(token_batch),
+    TABLE(prefill_request),
+    TABLE(member_card),
+    TABLE(member_list),
+    TABLE(peer_link),
+    TABLE(load),
+    TABLE(health_check_response),
     TABLE(get_model_info_response),
 };
 const size_t msg_limits_count = sizeof msg_limits_table / sizeof msg_limits_table[0];

@@ -1,7 +1,9 @@
-/* wire_scan.c - reads protobuf bytes by their descriptor and refuses what is malformed or over a limit, without allocating.
- * It runs before protobuf-c sees anything from outside, because protobuf-c allocates as it goes: a megabyte of two-byte empty
- * messages would become half a million structs. Stricter than protobuf asks for, since every writer of these messages is ours or
- * an ordinary protobuf library: a singular field may stand once, numbers must fit their type, text is UTF-8 without NUL.
+/* wire_scan.c - reads protobuf bytes by their descriptor and refuses what is malformed or over a limit, without
+ * allocating.
+ * It runs before protobuf-c sees anything from outside, because protobuf-c allocates as it goes: a megabyte of
+ * two-byte empty messages would become half a million structs. Stricter than protobuf asks for, since every writer
+ * of these messages is ours or an ordinary protobuf library: a singular field may stand once, numbers must fit
+ * their type, text is UTF-8 without NUL.
  * Unknown fields pass (rolling upgrades), at most 256 of them in one message.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/utf8.h"
@@ -81,8 +83,8 @@ static unsigned wire_type_of(ProtobufCType type)
     }
 }
 
-static kvs_status scan_packed(struct scan *s, const ProtobufCFieldDescriptor *f, const uint8_t *bytes, size_t n, uint32_t max,
-                              uint32_t *count)
+static kvs_status scan_packed(struct scan *s, const ProtobufCFieldDescriptor *f, const uint8_t *bytes, size_t n,
+                              uint32_t max, uint32_t *count)
 {
     const uint8_t *at = bytes, *end = bytes + n;
     if (wire_type_of(f->type) != 0) {
@@ -94,17 +96,19 @@ static kvs_status scan_packed(struct scan *s, const ProtobufCFieldDescriptor *f,
             return scan_field(s, f, "has a number out of range");
         }
         if (++*count > max) {
-            return kvs_fail(s->err, KVS_PEER_PROTOCOL, "%s.%s has more than %u entries", s->d->short_name, f->name, max);
+            return kvs_fail(s->err, KVS_PEER_PROTOCOL, "%s.%s has more than %u entries", s->d->short_name, f->name,
+                            max);
         }
     }
     return KVS_OK;
 }
 
-static kvs_status scan_text(struct scan *s, const ProtobufCFieldDescriptor *f, const uint8_t *bytes, size_t n, uint32_t max)
+static kvs_status scan_text(struct scan *s, const ProtobufCFieldDescriptor *f, const uint8_t *bytes, size_t n,
+                            uint32_t max)
 {
     if (n > max) {
-        return kvs_fail(s->err, KVS_PEER_PROTOCOL, "%s.%s has %zu bytes, at most %u are allowed", s->d->short_name, f->name, n,
-                        max);
+        return kvs_fail(s->err, KVS_PEER_PROTOCOL, "%s.%s has %zu bytes, at most %u are allowed", s->d->short_name,
+                        f->name, n, max);
     }
     if (f->type == PROTOBUF_C_TYPE_STRING && n > 0 && (!kvs_utf8_valid(bytes, n) || memchr(bytes, 0, n) != NULL)) {
         return scan_field(s, f, "is not UTF-8 text");
@@ -113,7 +117,8 @@ static kvs_status scan_text(struct scan *s, const ProtobufCFieldDescriptor *f, c
 }
 
 /* A length-delimited value of a known field. */
-static kvs_status scan_delimited(struct scan *s, const ProtobufCFieldDescriptor *f, size_t index, const uint8_t *bytes, size_t n)
+static kvs_status scan_delimited(struct scan *s, const ProtobufCFieldDescriptor *f, size_t index, const uint8_t *bytes,
+                                 size_t n)
 {
     bool repeated = f->label == PROTOBUF_C_LABEL_REPEATED;
     uint32_t max = 0;

@@ -1,9 +1,9 @@
 /* registry.c - members, leases, and what has changed since the owner last asked.
  * Changes are no queue. Each slot knows what is (present, epoch, card) and what the owner was told (told, told_epoch);
- * the difference of the two is what there is to tell. So any amount of churn between two looks costs no memory, a member that
- * came and went unseen is not mentioned at all, and GONE always names an epoch that was told before.
- * Invariant: a slot is free exactly when it is neither present nor told. There are twice as many slots as members, so that members that
- * are gone but not yet told do not take the place of new ones.
+ * the difference of the two is what there is to tell. So any amount of churn between two looks costs no memory, a
+ * member that came and went unseen is not mentioned at all, and GONE always names an epoch that was told before.
+ * Invariant: a slot is free exactly when it is neither present nor told. There are twice as many slots as members,
+ * so that members that are gone but not yet told do not take the place of new ones.
  * Tables are walked from end to end: hundreds of members, a few changes a minute.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cluster/core/registry.h"
@@ -91,10 +91,10 @@ static bool same_card(const struct msg_card *a, const struct msg_card *b)
                 strcmp(a->control_url, b->control_url) == 0 && strcmp(a->http_url, b->http_url) == 0 &&
                 strcmp(a->model, b->model) == 0 && memcmp(a->fingerprint, b->fingerprint, sizeof a->fingerprint) == 0 &&
                 strcmp(a->numerics, b->numerics) == 0 && strcmp(a->layout, b->layout) == 0 &&
-                strcmp(a->kv_types, b->kv_types) == 0 && strcmp(a->rope, b->rope) == 0 && a->block_tokens == b->block_tokens &&
-                a->context == b->context && a->vocab == b->vocab && a->protocol_min == b->protocol_min &&
-                a->protocol_max == b->protocol_max && a->group_count == b->group_count && a->draining == b->draining &&
-                a->pid == b->pid;
+                strcmp(a->kv_types, b->kv_types) == 0 && strcmp(a->rope, b->rope) == 0 &&
+                a->block_tokens == b->block_tokens && a->context == b->context && a->vocab == b->vocab &&
+                a->protocol_min == b->protocol_min && a->protocol_max == b->protocol_max &&
+                a->group_count == b->group_count && a->draining == b->draining && a->pid == b->pid;
     for (uint32_t g = 0; same && g < a->group_count; g++) {
         same = a->group[g].page_bytes == b->group[g].page_bytes && a->group[g].pages == b->group[g].pages;
     }
@@ -107,7 +107,8 @@ kvs_status cls_registry_put(struct cls_registry *r, const struct msg_card *card,
     struct slot *s = find(r, card->id);
     bool is_new = s == NULL || !s->present;
     if (is_new && r->count == r->members_max) {
-        return kvs_fail(err, KVS_BUSY_FULL, "the cluster has its %u members; more need a larger registry", r->members_max);
+        return kvs_fail(err, KVS_BUSY_FULL, "the cluster has its %u members; more need a larger registry",
+                        r->members_max);
     }
     if (s == NULL) {
         s = find_free(r);

@@ -1,4 +1,5 @@
-/* conformance_test.c - what every discovery backend promises, whatever it is made of: join, leave, leases, epochs, snapshot then watch.
+/* conformance_test.c - what every discovery backend promises, whatever it is made of: join, leave, leases, epochs,
+ * snapshot then watch.
  * A backend joins by adding its fixture to the list at the end.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
@@ -152,8 +153,14 @@ static uint32_t count(const struct participant *p, const char *id, msg_member_ch
 
 static struct msg_card card(const char *id, msg_role role, uint64_t epoch)
 {
-    struct msg_card c = {.role = role, .epoch = epoch, .control_url = "ipc:///x", .protocol_min = 1, .protocol_max = 1, .block_tokens = 64,
-                         .group_count = 1, .group = {{1024, 10}}};
+    struct msg_card c = {.role = role,
+                         .epoch = epoch,
+                         .control_url = "ipc:///x",
+                         .protocol_min = 1,
+                         .protocol_max = 1,
+                         .block_tokens = 64,
+                         .group_count = 1,
+                         .group = {{1024, 10}}};
     (void)kvs_format(c.id, sizeof c.id, "%s", id);
     return c;
 }

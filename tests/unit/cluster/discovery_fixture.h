@@ -22,10 +22,11 @@ struct fixture {
     uint64_t ttl_us;
     void (*start)(struct kvs_loop *loop); /* an empty cluster, served */
     void (*stop)(void);
-    void (*restart)(void); /* the backend forgets everything (a router that died); members find it again by themselves */
-    struct participant *(*join)(const struct msg_card *card);                      /* a worker */
-    struct participant *(*join_router)(const struct msg_card *card);               /* another router that tries */
-    void (*cut)(struct participant *p);  /* its process dies: no goodbye */
+    void (*restart)(
+        void); /* the backend forgets everything (a router that died); members find it again by themselves */
+    struct participant *(*join)(const struct msg_card *card);        /* a worker */
+    struct participant *(*join_router)(const struct msg_card *card); /* another router that tries */
+    void (*cut)(struct participant *p);                              /* its process dies: no goodbye */
     void (*glitch)(struct participant *p); /* its connection breaks and comes back by itself */
     void (*remove)(struct participant *p); /* frees it */
 };

@@ -48,7 +48,8 @@ static void router_start(void)
 {
     const struct net_rpc_handlers h = {.on_call = router_call, .on_cancel = router_cancel, .on_down = router_down};
     const struct cls_events none = {0};
-    struct msg_hello hello = {.protocol_min = 1, .protocol_max = 1, .id = "router", .epoch = ++router.epoch, .role = MSG_ROLE_ROUTER};
+    struct msg_hello hello = {
+        .protocol_min = 1, .protocol_max = 1, .id = "router", .epoch = ++router.epoch, .role = MSG_ROLE_ROUTER};
     struct msg_card card = {.id = "router", .role = MSG_ROLE_ROUTER, .epoch = router.epoch};
     struct kvs_error err;
     char bound[128];
@@ -126,7 +127,8 @@ static struct participant *embedded_join(const struct msg_card *card)
 {
     struct participant *p = calloc(1, sizeof *p);
     struct worker *w = calloc(1, sizeof *w);
-    struct net_rpc_handlers h = {.user = p, .on_up = worker_up, .on_down = worker_down, .on_item = worker_item, .on_end = worker_end};
+    struct net_rpc_handlers h = {
+        .user = p, .on_up = worker_up, .on_down = worker_down, .on_item = worker_item, .on_end = worker_end};
     struct msg_hello hello = {.protocol_min = 1, .protocol_max = 1, .epoch = card->epoch, .role = card->role};
     struct cls_events ev;
     struct kvs_error err;

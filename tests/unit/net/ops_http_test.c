@@ -1,4 +1,5 @@
-/* ops_http_test.c - the small HTTP server over plain sockets: its four pages, wrong paths and methods, hostile heads, addresses.
+/* ops_http_test.c - the small HTTP server over plain sockets: its four pages, wrong paths and methods, hostile
+ * heads, addresses.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -53,7 +54,8 @@ static int teardown(void **state)
 static const char *ask(const char *text)
 {
     static char answer[65536];
-    struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)atol(strrchr(url, ':') + 1))};
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)strtoul(strrchr(url, ':') + 1, NULL, 10))};
     struct timeval limit = {5, 0};
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -110,7 +112,8 @@ static void test_hostile_heads_are_refused_and_closed(void **state)
         "POST /version HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\nContent-Length: 0\r\n\r\n",
         "POST /version HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
         "POST /version HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-        "POST /version HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        "POST /version HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\ntransfer-encoding: "
+        "chunked\r\n\r\n0\r\n\r\n",
         "POST /version HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
         "GET /version HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
         "POST /version HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n0123456789",
@@ -148,7 +151,8 @@ static void test_listen_addresses(void **state)
     assert_string_equal(host, "::1");
     assert_int_equal(net_parse_listen("localhost:65535", host, sizeof host, &port, &err), KVS_OK);
     assert_int_equal(port, 65535);
-    const char *const bad[] = {"", "8080", ":8080", "host:", "host:65536", "host:-1", "host:8x", "::1:80", "[]:80", "[::1]80", "h:999999999999"};
+    const char *const bad[] = {"",        "8080",   ":8080", "host:",   "host:65536",    "host:-1",
+                               "host:8x", "::1:80", "[]:80", "[::1]80", "h:999999999999"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         refused(bad[i]);
     }

@@ -1,4 +1,5 @@
-/* rpc_failpoint_test.c - the two faults that later tests inject into daemons: a lost frame, and a process that has stopped.
+/* rpc_failpoint_test.c - the two faults that later tests inject into daemons: a lost frame, and a process that has
+ * stopped.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* rpc_fault_test.c - peers that do not behave: hostile bytes over a plain socket, silence, slowness, refusals, busy addresses.
+/* rpc_fault_test.c - peers that do not behave: hostile bytes over a plain socket, silence, slowness, refusals, busy
+ * addresses.
  * The raw peer is a blocking TCP socket with hand-made frames; after each attack an honest peer must still be served.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
@@ -19,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -449,6 +451,46 @@ static void test_a_flood_of_connections_leaves_room_afterwards(void **state)
     honest_peer_is_served();
 }
 
+static void ping_all(const int *fds, int count)
+{
+    for (int i = 0; i < count; i++) {
+        raw_frame(fds[i], MSG_PING, 0, "12345678", 8); /* the silent ones would make room after two seconds */
+    }
+}
+
+/* 1024 are served; more are closed at once, and there is room again when some have gone. */
+static void test_connections_are_bounded(void **state)
+{
+    (void)state;
+    enum { WANTED = 1030, SERVED = 1024 };
+    static int fds[WANTED];
+    struct rlimit files;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &files), 0);
+    files.rlim_cur = files.rlim_max;
+    if (files.rlim_max < 3 * WANTED || setrlimit(RLIMIT_NOFILE, &files) != 0) {
+        print_message("skipped: fewer than %d descriptors are allowed here\n", 3 * WANTED);
+        return;
+    }
+    for (int i = 0; i < WANTED; i++) {
+        fds[i] = raw_connect();
+        raw_hello(fds[i], "crowd", 1);
+        if (i % 100 == 0) {
+            ping_all(fds, i);
+        }
+    }
+    for (int i = 0; i < 100 && count_events(&e, EV_UP) < SERVED; i++) {
+        ping_all(fds, WANTED);
+        kvs_sleep_us(100000);
+    }
+    kvs_sleep_us(200000);
+    assert_int_equal(count_events(&e, EV_UP), SERVED);
+    assert_int_equal(count_events(&e, EV_DOWN), 0);
+    for (int i = 0; i < WANTED; i++) {
+        close(fds[i]);
+    }
+    honest_peer_is_served();
+}
+
 /* ---- refusals ---- */
 
 static void test_a_refused_dialer_learns_why(void **state)
@@ -605,6 +647,7 @@ int main(void)
         T(test_a_peer_that_gives_no_credit_stalls_only_its_call),
         T(test_too_many_calls),
         T(test_a_flood_of_connections_leaves_room_afterwards),
+        T(test_connections_are_bounded),
         T(test_a_refused_dialer_learns_why),
         T(test_a_dialer_may_refuse_too),
         T(test_protocol_versions_must_meet),

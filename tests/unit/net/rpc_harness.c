@@ -41,12 +41,14 @@ void test_dir_remove(void)
 
 /* ---- handlers: write everything down ---- */
 
-static void note(struct endpoint *e, event_kind kind, net_conn conn, uint32_t stream, kvs_status status, uint32_t number, const char *text)
+static void note(struct endpoint *e, event_kind kind, net_conn conn, uint32_t stream, kvs_status status,
+                 uint32_t number, const char *text)
 {
     pthread_mutex_lock(&e->lock);
     if (e->event_count < EVENTS_MAX) {
         struct event *ev = &e->events[e->event_count++];
-        *ev = (struct event){.kind = kind, .conn = conn, .stream = stream, .status = status, .number = number, .at_us = kvs_now_us()};
+        *ev = (struct event){
+            .kind = kind, .conn = conn, .stream = stream, .status = status, .number = number, .at_us = kvs_now_us()};
         (void)snprintf(ev->text, sizeof ev->text, "%s", text);
     }
     pthread_cond_broadcast(&e->changed);
@@ -164,8 +166,22 @@ static void run(void *arg)
 void endpoint_start(struct endpoint *e, const char *id, msg_role role)
 {
     struct kvs_error err = {0};
-    const struct net_rpc_handlers h = {e,      check_hello, on_up,   on_down, on_dial_failed, on_suspect, on_call,
-                                       on_cancel, on_ack,      on_nack, on_item, on_end,         on_pause,   on_writable};
+    const struct net_rpc_handlers h = {
+        .user = e,
+        .check_hello = check_hello,
+        .on_up = on_up,
+        .on_down = on_down,
+        .on_dial_failed = on_dial_failed,
+        .on_suspect = on_suspect,
+        .on_call = on_call,
+        .on_cancel = on_cancel,
+        .on_ack = on_ack,
+        .on_nack = on_nack,
+        .on_item = on_item,
+        .on_end = on_end,
+        .on_pause = on_pause,
+        .on_writable = on_writable,
+    };
     pthread_mutex_init(&e->lock, NULL);
     pthread_condattr_t attr;
     pthread_condattr_init(&attr);
@@ -239,7 +255,8 @@ void on_loop(struct endpoint *e, void (*fn)(void *arg), void *arg)
     pthread_mutex_unlock(&e->lock);
 }
 
-/* Index of the first event of that kind at or after `taken`, waiting for it; EVENTS_MAX when none. Called with the lock held. */
+/* Index of the first event of that kind at or after `taken`, waiting for it; EVENTS_MAX when none. Called with the
+ * lock held. */
 static size_t await(struct endpoint *e, event_kind kind, unsigned limit_ms)
 {
     struct timespec until;
@@ -269,8 +286,9 @@ struct event expect(struct endpoint *e, event_kind kind, unsigned limit_ms)
         e->taken = at + 1;
     } else {
         for (size_t i = e->taken; i < e->event_count && i < e->taken + 8; i++) {
-            fprintf(stderr, "  seen by %s: kind %d conn %llu stream %u status %d text %s\n", e->self.id, e->events[i].kind,
-                    (unsigned long long)e->events[i].conn, e->events[i].stream, e->events[i].status, e->events[i].text);
+            fprintf(stderr, "  seen by %s: kind %d conn %llu stream %u status %d text %s\n", e->self.id,
+                    e->events[i].kind, (unsigned long long)e->events[i].conn, e->events[i].stream, e->events[i].status,
+                    e->events[i].text);
         }
     }
     pthread_mutex_unlock(&e->lock);

@@ -11,7 +11,18 @@
 #include <pthread.h>
 
 typedef enum event_kind {
-    EV_UP = 1, EV_DOWN, EV_DIAL_FAILED, EV_SUSPECT, EV_CALL, EV_CANCEL, EV_ACK, EV_NACK, EV_ITEM, EV_END, EV_PAUSE, EV_WRITABLE,
+    EV_UP = 1,
+    EV_DOWN,
+    EV_DIAL_FAILED,
+    EV_SUSPECT,
+    EV_CALL,
+    EV_CANCEL,
+    EV_ACK,
+    EV_NACK,
+    EV_ITEM,
+    EV_END,
+    EV_PAUSE,
+    EV_WRITABLE,
 } event_kind;
 
 struct event {
@@ -31,7 +42,8 @@ struct endpoint {
     struct kvs_thread *thread;
     struct msg_hello self;
     char refuse[128]; /* not empty: check_hello says KVS_REQ_DENIED with this text */
-    void (*serve)(struct endpoint *e, net_conn conn, uint32_t stream, const struct msg_call *call); /* runs inside on_call */
+    void (*serve)(struct endpoint *e, net_conn conn, uint32_t stream,
+                  const struct msg_call *call); /* runs inside on_call */
     void (*writable)(struct endpoint *e, net_conn conn, uint32_t stream);
     pthread_mutex_t lock;
     pthread_cond_t changed;
@@ -47,7 +59,8 @@ void test_dir_remove(void);
 void endpoint_start(struct endpoint *e, const char *id, msg_role role);
 void refuse_with(struct endpoint *e, const char *text); /* "": accept again */
 void endpoint_stop(struct endpoint *e);
-void on_loop(struct endpoint *e, void (*fn)(void *arg), void *arg); /* runs fn(arg) on the loop thread, returns when done */
+void on_loop(struct endpoint *e, void (*fn)(void *arg),
+             void *arg); /* runs fn(arg) on the loop thread, returns when done */
 /* Takes the next event of that kind (others before it are skipped); fails the test when none comes in time. */
 struct event expect(struct endpoint *e, event_kind kind, unsigned limit_ms);
 bool happened(struct endpoint *e, event_kind kind, unsigned wait_ms); /* without taking it */

@@ -1,4 +1,5 @@
-/* rpc_test.c - two endpoints that behave: calls both ways, items in order, ends, cancels, deadlines, credit, reconnecting.
+/* rpc_test.c - two endpoints that behave: calls both ways, items in order, ends, cancels, deadlines, credit,
+ * reconnecting.
  * Everything runs over ipc and over tcp.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
@@ -387,10 +388,10 @@ static void test_destroy_in_the_middle_of_everything(void **state)
     }
 }
 
-#define BOTH(test)                                                                                                     \
-    {#test " ipc", test, setup_ipc, teardown, NULL},                                                                   \
-    {                                                                                                                  \
-        #test " tcp", test, setup_tcp, teardown, NULL                                                                  \
+#define BOTH(test)                                    \
+    {#test " ipc", test, setup_ipc, teardown, NULL},  \
+    {                                                 \
+#test " tcp", test, setup_tcp, teardown, NULL \
     }
 
 int main(void)

@@ -64,7 +64,7 @@ static kvs_status parse_changed(size_t at, uint8_t value)
 static void test_broken_heads_are_refused(void **state)
 {
     (void)state;
-    assert_int_equal(parse_changed(4, 0), KVS_PEER_PROTOCOL);          /* type */
+    assert_int_equal(parse_changed(4, 0), KVS_PEER_PROTOCOL); /* type */
     assert_int_equal(parse_changed(4, 14), KVS_PEER_PROTOCOL);
     assert_int_equal(parse_changed(4, MSG_PING), KVS_PEER_PROTOCOL);   /* on a stream, and 3 bytes */
     assert_int_equal(parse_changed(4, MSG_CREDIT), KVS_PEER_PROTOCOL); /* 3 bytes, not 4 */
@@ -72,7 +72,7 @@ static void test_broken_heads_are_refused(void **state)
     assert_int_equal(parse_changed(5, 1), KVS_PEER_PROTOCOL);          /* flags */
     assert_int_equal(parse_changed(6, 1), KVS_PEER_PROTOCOL);
     assert_int_equal(parse_changed(7, 1), KVS_PEER_PROTOCOL);
-    assert_int_equal(parse_changed(3, 1), KVS_PEER_PROTOCOL); /* 16 MiB */
+    assert_int_equal(parse_changed(3, 1), KVS_PEER_PROTOCOL);    /* 16 MiB */
     assert_int_equal(parse_changed(2, 0x10), KVS_PEER_PROTOCOL); /* 1 MiB + 3 */
     uint8_t zero_stream[sizeof item];
     memcpy(zero_stream, item, sizeof item);

@@ -13,7 +13,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static kvs_status decode_exact(const struct sample *s, const uint8_t *bytes, size_t n, size_t arena_max, struct kvs_error *err)
+static kvs_status decode_exact(const struct sample *s, const uint8_t *bytes, size_t n, size_t arena_max,
+                               struct kvs_error *err)
 {
     struct kvs_arena arena;
     kvs_arena_init(&arena, arena_max);
@@ -43,7 +44,8 @@ static void test_every_truncation_gets_an_answer(void **state)
             }
         }
         struct kvs_error err;
-        assert_int_equal(decode_exact(&samples[i], samples[i].golden, samples[i].golden_bytes, MSG_ARENA_BYTES, &err), KVS_OK);
+        assert_int_equal(decode_exact(&samples[i], samples[i].golden, samples[i].golden_bytes, MSG_ARENA_BYTES, &err),
+                         KVS_OK);
     }
 }
 
@@ -168,22 +170,34 @@ static void test_refusals_name_the_field(void **state)
     uint8_t text[2 + 64] = {0x52, 64}; /* TokenEntry's text is field 10; GenerateRequest's adapter is 12 */
     text[0] = 12 << 3 | 2;
     memset(text + 2, 'a', 64);
-    expect_refused("generate", text, sizeof text, "adapter");         /* 64 bytes where 63 are allowed */
-    REFUSED("health", "\x1a\x02\xc3\x28", "text");                    /* not UTF-8 */
-    REFUSED("health", "\x1a\x01\x00", "text");                        /* NUL */
-    REFUSED("health", "\x1a\x05" "ab", "HealthCheckResponse");        /* length past the end */
-    REFUSED("health", "\x08\x02", "ready");                           /* a bool of 2 */
-    REFUSED("generate", "\x88\x01\x07", "placement");                 /* enum out of range */
-    REFUSED("generate", "\x22\x05\xff\xff\xff\xff\x1f", "token_ids"); /* over 32 bits */
+    expect_refused("generate", text, sizeof text, "adapter"); /* 64 bytes where 63 are allowed */
+    REFUSED("health", "\x1a\x02\xc3\x28", "text");            /* not UTF-8 */
+    REFUSED("health", "\x1a\x01\x00", "text");                /* NUL */
+    REFUSED("health",
+            "\x1a\x05"
+            "ab",
+            "HealthCheckResponse");                                                       /* length past the end */
+    REFUSED("health", "\x08\x02", "ready");                                               /* a bool of 2 */
+    REFUSED("generate", "\x88\x01\x07", "placement");                                     /* enum out of range */
+    REFUSED("generate", "\x22\x05\xff\xff\xff\xff\x1f", "token_ids");                     /* over 32 bits */
     REFUSED("generate", "\x22\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "token_ids"); /* -1 */
-    REFUSED("generate", "\x28\x01", "prompt_token_count");            /* 1 of 0 tokens */
-    REFUSED("generate", "\x20\x01", "token_ids");                     /* not packed */
-    REFUSED("generate", "\x09\x01\x02", "GenerateRequest");           /* half a fixed64 */
-    REFUSED("generate", "\x0b\x0c", "GenerateRequest");               /* a group */
-    REFUSED("hello", "\x08\x01\x10\x01\x1a\x01" "a\x28\x01\x32\x01x", "fingerprint");
+    REFUSED("generate", "\x28\x01", "prompt_token_count");                                /* 1 of 0 tokens */
+    REFUSED("generate", "\x20\x01", "token_ids");                                         /* not packed */
+    REFUSED("generate", "\x09\x01\x02", "GenerateRequest");                               /* half a fixed64 */
+    REFUSED("generate", "\x0b\x0c", "GenerateRequest");                                   /* a group */
+    REFUSED("hello",
+            "\x08\x01\x10\x01\x1a\x01"
+            "a\x28\x01\x32\x01x",
+            "fingerprint");
     REFUSED("hello", "\x08\x01\x10\x01\x28\x01", "id");
-    REFUSED("hello", "\x08\x02\x10\x01\x1a\x01" "a\x28\x01", "protocol");
-    REFUSED("hello", "\x08\x01\x10\x01\x1a\x01" "a", "role");
+    REFUSED("hello",
+            "\x08\x02\x10\x01\x1a\x01"
+            "a\x28\x01",
+            "protocol");
+    REFUSED("hello",
+            "\x08\x01\x10\x01\x1a\x01"
+            "a",
+            "role");
     REFUSED("call", "\x10\x01", "method");
     REFUSED("end", "\x08\x63", "status");
     REFUSED("nack", "\x0a\x01\x01", "Nack");
@@ -211,9 +225,12 @@ static void test_a_small_arena_is_an_answer(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_truncation_gets_an_answer), cmocka_unit_test(test_random_mutations_get_an_answer),
-        cmocka_unit_test(test_random_garbage_of_every_size),    cmocka_unit_test(test_every_unbounded_field_has_a_limit),
-        cmocka_unit_test(test_floods_of_small_things),          cmocka_unit_test(test_refusals_name_the_field),
+        cmocka_unit_test(test_every_truncation_gets_an_answer),
+        cmocka_unit_test(test_random_mutations_get_an_answer),
+        cmocka_unit_test(test_random_garbage_of_every_size),
+        cmocka_unit_test(test_every_unbounded_field_has_a_limit),
+        cmocka_unit_test(test_floods_of_small_things),
+        cmocka_unit_test(test_refusals_name_the_field),
         cmocka_unit_test(test_a_small_arena_is_an_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,7 +12,8 @@ struct sample {
     size_t golden_bytes;
     kvs_status (*encode_sample)(struct kvs_buf *out);
     kvs_status (*decode)(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct kvs_error *err);
-    kvs_status (*decode_encode)(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct kvs_buf *out, struct kvs_error *err);
+    kvs_status (*decode_encode)(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct kvs_buf *out,
+                                struct kvs_error *err);
 };
 extern const struct sample samples[];
 extern const size_t sample_count;

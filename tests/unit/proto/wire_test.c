@@ -96,7 +96,8 @@ static void test_full_lists_and_what_does_not_fit(void **state)
     for (uint32_t i = 0; i < MSG_WANTS_MAX; i++) {
         wants[i] = (struct msg_want){i / 16, i % 16};
     }
-    struct msg_prefill p = {.tokens = ids, .token_count = MSG_TOKENS_MAX, .wants = wants, .want_count = MSG_WANTS_MAX}, q;
+    struct msg_prefill p = {.tokens = ids, .token_count = MSG_TOKENS_MAX, .wants = wants, .want_count = MSG_WANTS_MAX},
+                       q;
     assert_int_equal(msg_prefill_encode(&p, &out), KVS_OK);
     assert_int_equal(msg_prefill_decode(out.data, out.len, &arena, &q, &err), KVS_OK);
     assert_int_equal(q.token_count, MSG_TOKENS_MAX);
