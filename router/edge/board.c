@@ -1,0 +1,238 @@
+/* board.c - see board.h. Readers never wait for the loop's work, and the loop waits for readers only as long as they copy.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "router/edge/board.h"
+
+#include "base/json.h"
+#include "sys/clock.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define PAGES_MAX 256
+
+struct page {
+    char worker[MSG_ID_MAX];
+    struct kvs_buf text;
+};
+struct rtr_board {
+    struct kvs_metrics *metrics;
+    char name[MSG_ID_MAX];
+    uint64_t epoch;
+    pthread_mutex_t lock; /* guards all below */
+    struct page page[PAGES_MAX];
+    size_t pages;
+    struct kvs_buf status;
+    bool ready;
+    char why[160];
+};
+
+kvs_status rtr_board_create(struct kvs_metrics *metrics, const char *name, struct rtr_board **out)
+{
+    struct rtr_board *b = calloc(1, sizeof(*b));
+    if (!b)
+        return KVS_SELF_NOMEM;
+    b->metrics = metrics;
+    kvs_format(b->name, sizeof(b->name), "%s", name);
+    b->epoch = kvs_random_u64();
+    pthread_mutex_init(&b->lock, NULL);
+    kvs_buf_init(&b->status, RTR_PAGE_MAX);
+    kvs_format(b->why, sizeof(b->why), "no worker has joined yet");
+    rtr_board_status(b, NULL, 0, 0, 0);
+    *out = b;
+    return KVS_OK;
+}
+
+void rtr_board_destroy(struct rtr_board *b)
+{
+    if (!b)
+        return;
+    for (size_t i = 0; i < b->pages; i++)
+        kvs_buf_fini(&b->page[i].text);
+    kvs_buf_fini(&b->status);
+    pthread_mutex_destroy(&b->lock);
+    free(b);
+}
+
+struct kvs_metrics *rtr_board_metrics(struct rtr_board *b)
+{
+    return b->metrics;
+}
+
+void rtr_board_page(struct rtr_board *b, const char *worker, const char *text, size_t n)
+{
+    pthread_mutex_lock(&b->lock);
+    size_t i = 0;
+    while (i < b->pages && strcmp(b->page[i].worker, worker) != 0)
+        i++;
+    if (!text && i < b->pages) {
+        kvs_buf_fini(&b->page[i].text);
+        b->page[i] = b->page[--b->pages];
+    } else if (text && i < PAGES_MAX) {
+        struct page *p = &b->page[i];
+        if (i == b->pages) {
+            kvs_format(p->worker, sizeof(p->worker), "%s", worker);
+            kvs_buf_init(&p->text, MSG_METRICS_MAX);
+            b->pages++;
+        }
+        kvs_buf_clear(&p->text);
+        if (kvs_buf_append(&p->text, text, n) != KVS_OK)
+            kvs_buf_clear(&p->text);
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
+static void pages_json(const struct msg_load *l, struct kvs_json *j)
+{
+    kvs_json_key(j, "pages");
+    kvs_json_array(j);
+    for (uint32_t g = 0; l && g < l->group_count; g++) {
+        kvs_json_object(j);
+        const struct {
+            const char *key;
+            uint32_t n;
+        } fields[] = {{"group", g},
+                      {"total", l->pages[g].total},
+                      {"free", l->pages[g].free},
+                      {"cached", l->pages[g].cached},
+                      {"held", l->pages[g].held},
+                      {"fenced", l->pages[g].fenced}};
+        for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++) {
+            kvs_json_key(j, fields[i].key);
+            kvs_json_u64(j, fields[i].n);
+        }
+        kvs_json_object_end(j);
+    }
+    kvs_json_array_end(j);
+}
+
+static void text_field(struct kvs_json *j, const char *key, const char *text)
+{
+    kvs_json_key(j, key);
+    kvs_json_string(j, text);
+}
+
+static void number_field(struct kvs_json *j, const char *key, uint64_t n)
+{
+    kvs_json_key(j, key);
+    kvs_json_u64(j, n);
+}
+
+static void epoch_field(struct kvs_json *j, uint64_t epoch)
+{
+    char hex[24];
+    kvs_format(hex, sizeof(hex), "%016" PRIx64, epoch);
+    text_field(j, "epoch", hex);
+}
+
+static void worker_json(const struct rtr_worker_view *w, struct kvs_json *j)
+{
+    const struct msg_load *l = w->load;
+    kvs_json_object(j);
+    text_field(j, "id", w->card.id);
+    text_field(j, "role", msg_role_name(w->card.role));
+    number_field(j, "pid", w->card.pid);
+    epoch_field(j, w->card.epoch);
+    text_field(j, "state", w->state);
+    text_field(j, "why", w->why ? w->why : "");
+    text_field(j, "model", w->card.model);
+    text_field(j, "control_url", w->card.control_url);
+    text_field(j, "http_url", w->card.http_url);
+    text_field(j, "numerics", w->card.numerics);
+    text_field(j, "layout", w->card.layout);
+    text_field(j, "kv_types", w->card.kv_types);
+    number_field(j, "context", w->card.context);
+    number_field(j, "block_tokens", w->card.block_tokens);
+    pages_json(l, j);
+    number_field(j, "running", l ? l->running : 0);
+    number_field(j, "waiting", l ? l->waiting : 0);
+    number_field(j, "outstanding_tokens", l ? l->outstanding_tokens : 0);
+    number_field(j, "load_age_ms", l ? w->load_age_ms : 0);
+    kvs_json_key(j, "peers");
+    kvs_json_array(j);
+    for (uint32_t i = 0; l && i < l->peer_count; i++) {
+        kvs_json_object(j);
+        text_field(j, "id", l->peers[i].id);
+        text_field(j, "transport", l->peers[i].transport);
+        kvs_json_object_end(j);
+    }
+    kvs_json_array_end(j);
+    kvs_json_object_end(j);
+}
+
+void rtr_board_status(struct rtr_board *b, const struct rtr_worker_view *workers, size_t count, uint32_t running, uint32_t waiting)
+{
+    struct kvs_json j;
+    pthread_mutex_lock(&b->lock);
+    kvs_buf_clear(&b->status);
+    kvs_json_begin(&j, &b->status);
+    kvs_json_object(&j);
+    kvs_json_key(&j, "router");
+    kvs_json_object(&j);
+    text_field(&j, "id", b->name);
+    number_field(&j, "pid", (uint64_t)getpid());
+    epoch_field(&j, b->epoch);
+    text_field(&j, "version", KVASIR_VERSION);
+    kvs_json_key(&j, "ready");
+    kvs_json_bool(&j, b->ready);
+    number_field(&j, "running", running);
+    number_field(&j, "waiting", waiting);
+    kvs_json_object_end(&j);
+    kvs_json_key(&j, "workers");
+    kvs_json_array(&j);
+    for (size_t i = 0; i < count; i++)
+        worker_json(&workers[i], &j);
+    kvs_json_array_end(&j);
+    kvs_json_object_end(&j);
+    if (kvs_json_end(&j) != KVS_OK)
+        kvs_buf_clear(&b->status);
+    pthread_mutex_unlock(&b->lock);
+}
+
+void rtr_board_ready(struct rtr_board *b, bool ready, const char *why)
+{
+    pthread_mutex_lock(&b->lock);
+    b->ready = ready;
+    kvs_format(b->why, sizeof(b->why), "%s", why);
+    pthread_mutex_unlock(&b->lock);
+}
+
+bool rtr_board_is_ready(struct rtr_board *b, char *why_out, size_t cap)
+{
+    pthread_mutex_lock(&b->lock);
+    bool ready = b->ready;
+    kvs_format(why_out, cap, "%s", b->why);
+    pthread_mutex_unlock(&b->lock);
+    return ready;
+}
+
+kvs_status rtr_board_write_status(struct rtr_board *b, struct kvs_buf *out)
+{
+    pthread_mutex_lock(&b->lock);
+    kvs_status s = kvs_buf_append(out, b->status.data, b->status.len);
+    pthread_mutex_unlock(&b->lock);
+    return s;
+}
+
+kvs_status rtr_board_write_metrics(struct rtr_board *b, struct kvs_buf *out)
+{
+    const char *labels[PAGES_MAX + 1] = {""};
+    struct kvs_buf *pages = calloc(PAGES_MAX + 1, sizeof(*pages));
+    if (!pages)
+        return KVS_SELF_NOMEM;
+    kvs_buf_init(&pages[0], RTR_PAGE_MAX);
+    kvs_status s = kvs_metrics_write(b->metrics, &pages[0]);
+    pthread_mutex_lock(&b->lock);
+    for (size_t i = 0; i < b->pages; i++) {
+        pages[i + 1] = b->page[i].text; /* borrowed while the lock is held */
+        labels[i + 1] = b->page[i].worker;
+    }
+    if (s == KVS_OK)
+        s = rtr_pages_merge(labels, pages, b->pages + 1, out);
+    pthread_mutex_unlock(&b->lock);
+    kvs_buf_fini(&pages[0]);
+    free(pages);
+    return s;
+}

@@ -1,0 +1,149 @@
+/* dispatch_impl.h - inside of dispatch: workers with their calls, jobs (requests with their answers), clients on control streams.
+ * Private to edge/{dispatch,workers,jobs,clients}.c. Loop thread only, but for the atomics.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVS_ROUTER_EDGE_DISPATCH_IMPL_H
+#define KVS_ROUTER_EDGE_DISPATCH_IMPL_H
+
+#include "base/arena.h"
+#include "base/map.h"
+#include "cluster/discovery.h"
+#include "net/rpc.h"
+#include "router/edge/answer.h"
+#include "router/edge/dispatch.h"
+#include "sys/metrics.h"
+
+#include <stdatomic.h>
+
+#define RTR_TICK_US 100000u
+#define RTR_HEAD_AFTER_US 10000000u   /* a stream without a token gets its head then */
+#define RTR_COMMENT_EVERY_US 2000000u
+#define RTR_LINGER_US 10000000u       /* a control client that gives no credit after its request's end */
+
+struct rtr_call { /* an open Generate call */
+    uint32_t stream;
+    uint64_t id;
+    uint32_t attempt, choice;
+};
+
+typedef enum rtr_join { RTR_JOIN_CONNECTED = 0, RTR_JOIN_MODEL, RTR_JOIN_READY, RTR_JOIN_REFUSED } rtr_join;
+
+struct rtr_peer { /* a worker's control connection; its key in the core is conn */
+    net_conn conn;
+    char id[MSG_ID_MAX];
+    uint64_t epoch;
+    bool have_card, suspect;
+    struct msg_card card;
+    rtr_join state;
+    char why[256];
+    struct rtr_model *model; /* borrowed from the table, which keeps it */
+    uint32_t info_stream, tokens_stream, load_stream; /* 0: not open */
+    uint8_t *header;         /* while it comes */
+    uint64_t header_total, header_got;
+    uint64_t retry_at_us;
+    struct rtr_call *calls;
+    uint32_t call_count, call_cap;
+    struct msg_load *load;   /* the last one, without its metrics text */
+    uint64_t load_at_us;
+};
+
+struct rtr_job {
+    uint64_t id;
+    struct rtr_exchange *x; /* HTTP; NULL: a client on a control stream */
+    net_conn conn;
+    uint32_t stream;
+    uint64_t client_request;
+    struct rtr_answer *answer;
+    uint64_t arrived_us, first_us, last_us, written_us;
+    bool head_sent, paused, placed, failed;
+    struct rtr_fault fault;   /* with failed: what to tell instead of what the core says */
+    char decode[MSG_ID_MAX];  /* worker of the current attempt */
+    char placement[256];
+    /* control clients: */
+    bool blocked, ended;      /* no credit; the request is over and END waits for what is unsent */
+    uint32_t next_chunk;      /* choice that is looked at first */
+    kvs_status end_status;
+    uint64_t end_us;
+};
+
+struct rtr_deferred { /* events that came up while the core's actions were performed */
+    rtr_event_type type;
+    uint64_t worker, id;
+    uint32_t attempt, choice;
+    bool flag;
+    kvs_status status;
+    char text[128];
+};
+
+struct rtr_dispatch {
+    struct kvs_loop *loop;
+    struct rtr_board *board;
+    struct net_rpc *rpc;
+    struct cls_discovery *discovery;
+    struct rtr_models *models;
+    struct rtr_gone *gone;
+    struct rtr *core;
+    struct kvs_timer *deadline, *tick;
+    atomic_uint_fast64_t next_id;
+    atomic_bool stopping;
+    atomic_uint active; /* submitted by HTTP threads and not yet ended */
+    struct rtr_peer **peers;
+    uint32_t peer_count, peers_max;
+    struct msg_card *members; /* discovery's view: also of workers whose connection is gone while their lease lives */
+    uint32_t member_count, member_cap;
+    struct rtr_job **jobs;
+    uint32_t job_count, jobs_max;
+    struct kvs_map *job_by_id; /* id -> index in jobs */
+    struct rtr_deferred *deferred; /* a queue that grows */
+    size_t deferred_count, deferred_cap;
+    bool feeding;
+    struct kvs_buf scratch; /* one message being encoded, or one piece of answer */
+    struct kvs_arena arena; /* one message being decoded */
+    struct {
+        struct kvs_counter *outcome[6], *placed[2], *replaced, *prompt_tokens, *answer_tokens, *lost;
+        struct kvs_gauge *running, *waiting, *workers;
+        struct kvs_histogram *ttft, *itl;
+    } m;
+};
+
+/* dispatch.c */
+void rtr_feed(struct rtr_dispatch *d, const struct rtr_event *ev);
+void rtr_defer(struct rtr_dispatch *d, const struct rtr_deferred *ev);
+
+/* workers.c */
+struct rtr_peer *rtr_peer_of(struct rtr_dispatch *d, net_conn conn);
+void rtr_peer_up(struct rtr_dispatch *d, net_conn conn, const struct msg_hello *hello);
+void rtr_peer_greet(struct rtr_dispatch *d, struct rtr_peer *p); /* looks whether its card is known already */
+void rtr_peer_down(struct rtr_dispatch *d, struct rtr_peer *p, const char *why);
+void rtr_peer_suspect(struct rtr_dispatch *d, struct rtr_peer *p, bool suspect);
+void rtr_peer_item(struct rtr_dispatch *d, struct rtr_peer *p, uint32_t stream, const uint8_t *payload, size_t n);
+void rtr_peer_end(struct rtr_dispatch *d, struct rtr_peer *p, uint32_t stream, const struct msg_end *end);
+void rtr_peer_member(void *dispatch, const struct msg_member *m);
+void rtr_peers_tick(struct rtr_dispatch *d, uint64_t now_us);
+void rtr_peers_view(struct rtr_dispatch *d, uint64_t now_us);
+void rtr_peer_generate(struct rtr_dispatch *d, const struct rtr_action *a);
+void rtr_peer_abort(struct rtr_dispatch *d, const struct rtr_action *a);
+void rtr_peer_cancel(struct rtr_dispatch *d, const struct rtr_action *a);
+void rtr_peer_pause(struct rtr_dispatch *d, const struct rtr_action *a);
+
+/* jobs.c */
+struct rtr_job *rtr_job_of(struct rtr_dispatch *d, uint64_t id);
+/* Takes the submission's reference of x. Feeds the core. conn, stream: of a control client (x NULL). */
+void rtr_job_begin(struct rtr_dispatch *d, struct rtr_submit *s, net_conn conn, uint32_t stream, uint64_t client_request);
+void rtr_job_started(struct rtr_dispatch *d, uint64_t id, const char *decode);
+void rtr_job_token(struct rtr_dispatch *d, uint64_t id, const struct msg_token *t);
+void rtr_job_finish(struct rtr_dispatch *d, uint64_t id, kvs_status status, const char *text, uint32_t retry_after_s);
+void rtr_job_remove(struct rtr_dispatch *d, struct rtr_job *j);
+void rtr_jobs_tick(struct rtr_dispatch *d, uint64_t now_us);
+void rtr_job_pause(struct rtr_dispatch *d, struct rtr_job *j, bool paused);
+/* Ends an exchange with an error object (nothing was sent yet). */
+void rtr_exchange_fault(struct rtr_exchange *x, const struct rtr_fault *f);
+
+/* clients.c */
+void rtr_client_call(struct rtr_dispatch *d, net_conn conn, uint32_t stream, const struct msg_call *call);
+void rtr_client_cancel(struct rtr_dispatch *d, net_conn conn, uint32_t stream);
+void rtr_client_down(struct rtr_dispatch *d, net_conn conn);
+void rtr_client_pause(struct rtr_dispatch *d, net_conn conn, uint32_t stream, bool resume);
+void rtr_client_flush(struct rtr_dispatch *d, struct rtr_job *j); /* sends what can be sent; ends the call when all is sent */
+void rtr_client_writable(struct rtr_dispatch *d, net_conn conn, uint32_t stream);
+
+#endif

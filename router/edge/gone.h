@@ -1,0 +1,17 @@
+/* gone.h - notices clients that leave while their connection is suspended (libmicrohttpd does not look then): an epoll of our own over the
+ * connections' descriptors, watched by the loop. EPOLLRDHUP, HUP or ERR means gone; half-closed clients are not supported.
+ * add and remove: any thread; on_gone: loop thread. A descriptor is removed before libmicrohttpd closes it (completed callback), so that its
+ * number is never watched for somebody else; a departure is told by request id, which is never reused.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVS_ROUTER_EDGE_GONE_H
+#define KVS_ROUTER_EDGE_GONE_H
+
+#include "sys/loop.h"
+
+struct rtr_gone;
+KVS_MUST_CHECK kvs_status rtr_gone_create(struct kvs_loop *loop, void (*on_gone)(void *user, uint64_t id), void *user, struct rtr_gone **out);
+void rtr_gone_destroy(struct rtr_gone *g);
+KVS_MUST_CHECK kvs_status rtr_gone_add(struct rtr_gone *g, int fd, uint64_t id);
+void rtr_gone_remove(struct rtr_gone *g, int fd);
+
+#endif

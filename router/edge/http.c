@@ -1,0 +1,480 @@
+/* http.c - see http.h.
+ * The handler is called several times for a request: first with its head (strict checks), then with pieces of its body, then once without;
+ * for a generation it is called once more when the loop has an answer (the connection was suspended until then).
+ * A refusal on the first call says "Connection: close": where such a request ends is not known. All other errors leave the connection usable.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "router/edge/http.h"
+
+#include "net/http_strict.h"
+#include "net/ops_http.h"
+#include "router/edge/http_reply.h"
+#include "router/edge/prompt.h"
+#include "sys/clock.h"
+#include "sys/log.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <netdb.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    CONNECTION_MEMORY = 32768, /* bounds the request's head too */
+    IDLE_TIMEOUT_S = 120,
+    BODY_DROPPED_MAX = 64 << 20,
+};
+
+struct rtr_http {
+    struct MHD_Daemon *daemon;
+    struct rtr_dispatch *dispatch;
+    struct rtr_board *board;
+    struct kvs_counter *invalid;
+};
+
+/* ---- fixed pages ---- */
+
+static enum MHD_Result page(struct MHD_Connection *c, struct http_req *q, unsigned status, const char *type, struct kvs_buf *b, kvs_status made)
+{
+    struct http_reply r = {.status = status, .type = type};
+    struct rtr_fault f;
+    if (made != KVS_OK) {
+        kvs_buf_fini(b);
+        (void)rtr_fail(&f, made, NULL, "this page could not be made: %s", kvs_status_name(made));
+        f.retry_after_s = 0;
+        return http_reply_fault(c, q, &f, NULL, false);
+    }
+    size_t n = 0;
+    uint8_t *bytes = kvs_buf_take(b, &n);
+    return http_reply_bytes(c, q, &r, bytes, n);
+}
+
+static enum MHD_Result get_live(struct MHD_Connection *c, struct http_req *q, const char *arg)
+{
+    struct kvs_buf b;
+    (void)arg;
+    kvs_buf_init(&b, 256);
+    kvs_status s = kvs_buf_puts(&b, "{\"status\":\"live\"}\n");
+    return page(c, q, 200, "application/json", &b, s);
+}
+
+static enum MHD_Result get_ready(struct MHD_Connection *c, struct http_req *q, const char *arg)
+{
+    char why[160];
+    struct kvs_buf b;
+    struct kvs_json j;
+    (void)arg;
+    bool ready = rtr_board_is_ready(q->http->board, why, sizeof(why));
+    kvs_buf_init(&b, 1024);
+    kvs_json_begin(&j, &b);
+    kvs_json_object(&j);
+    kvs_json_key(&j, "status");
+    kvs_json_string(&j, ready ? "ready" : "not ready");
+    kvs_json_key(&j, "reason");
+    kvs_json_string(&j, why);
+    kvs_json_object_end(&j);
+    kvs_status s = kvs_json_end(&j);
+    return page(c, q, ready ? 200 : 503, "application/json", &b, s);
+}
+
+static enum MHD_Result get_version(struct MHD_Connection *c, struct http_req *q, const char *arg)
+{
+    struct kvs_buf b;
+    (void)arg;
+    kvs_buf_init(&b, 256);
+    kvs_status s = kvs_buf_puts(&b, "{\"version\":\"" KVASIR_VERSION "\",\"process\":\"kvasir-router\"}\n");
+    return page(c, q, 200, "application/json", &b, s);
+}
+
+static enum MHD_Result get_metrics(struct MHD_Connection *c, struct http_req *q, const char *arg)
+{
+    struct kvs_buf b;
+    (void)arg;
+    kvs_buf_init(&b, RTR_PAGE_MAX);
+    kvs_status s = rtr_board_write_metrics(q->http->board, &b);
+    return page(c, q, 200, "text/plain; version=0.0.4; charset=utf-8", &b, s);
+}
+
+static enum MHD_Result get_status(struct MHD_Connection *c, struct http_req *q, const char *arg)
+{
+    struct kvs_buf b;
+    (void)arg;
+    kvs_buf_init(&b, RTR_PAGE_MAX);
+    kvs_status s = rtr_board_write_status(q->http->board, &b);
+    return page(c, q, 200, "application/json", &b, s);
+}
+
+static void model_json(struct kvs_json *j, const struct rtr_model *m)
+{
+    kvs_json_object(j);
+    kvs_json_key(j, "id");
+    kvs_json_string(j, m->name);
+    kvs_json_key(j, "object");
+    kvs_json_string(j, "model");
+    kvs_json_key(j, "created");
+    kvs_json_u64(j, m->created);
+    kvs_json_key(j, "owned_by");
+    kvs_json_string(j, "kvasir");
+    kvs_json_key(j, "max_model_len");
+    kvs_json_u64(j, m->context);
+    kvs_json_object_end(j);
+}
+
+static enum MHD_Result get_models(struct MHD_Connection *c, struct http_req *q, const char *arg)
+{
+    struct rtr_models *t = rtr_dispatch_models(q->dispatch);
+    struct kvs_buf b;
+    struct kvs_json j;
+    struct rtr_model *m;
+    (void)arg;
+    kvs_buf_init(&b, 65536);
+    kvs_json_begin(&j, &b);
+    kvs_json_object(&j);
+    kvs_json_key(&j, "object");
+    kvs_json_string(&j, "list");
+    kvs_json_key(&j, "data");
+    kvs_json_array(&j);
+    for (size_t i = 0; (m = rtr_models_at(t, i)) != NULL; i++) {
+        if (atomic_load(&m->ready))
+            model_json(&j, m);
+        rtr_model_release(m);
+    }
+    kvs_json_array_end(&j);
+    kvs_json_object_end(&j);
+    kvs_status s = kvs_json_end(&j);
+    return page(c, q, 200, "application/json", &b, s);
+}
+
+static kvs_status unknown_model(struct http_req *q, const char *name, struct rtr_fault *f)
+{
+    char names[200];
+    rtr_models_names(rtr_dispatch_models(q->dispatch), names, sizeof(names));
+    if (!names[0]) {
+        f->retry_after_s = 2;
+        return rtr_fail(f, KVS_BUSY_NO_WORKER, "model", "no worker has joined yet, so no model is known; try again soon");
+    }
+    return rtr_fail(f, KVS_REQ_UNKNOWN_MODEL, "model", "the model '%.100s' does not exist here; there is: %s", name, names);
+}
+
+static enum MHD_Result get_model(struct MHD_Connection *c, struct http_req *q, const char *name)
+{
+    struct rtr_model *m = rtr_models_acquire(rtr_dispatch_models(q->dispatch), name);
+    struct rtr_fault f = {0};
+    struct kvs_buf b;
+    struct kvs_json j;
+    if (!m || !atomic_load(&m->ready)) {
+        rtr_model_release(m);
+        (void)unknown_model(q, name, &f);
+        return http_reply_fault(c, q, &f, NULL, false);
+    }
+    kvs_buf_init(&b, 4096);
+    kvs_json_begin(&j, &b);
+    model_json(&j, m);
+    rtr_model_release(m);
+    kvs_status s = kvs_json_end(&j);
+    return page(c, q, 200, "application/json", &b, s);
+}
+
+/* ---- generation ---- */
+
+static void watch_client(struct MHD_Connection *c, struct http_req *q)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (info && rtr_gone_add(rtr_dispatch_gone(q->dispatch), info->connect_fd, q->id) == KVS_OK)
+        q->fd = info->connect_fd;
+}
+
+static kvs_status prepare(struct http_req *q, struct rtr_submit *s, rtr_kind kind, struct rtr_fault *f)
+{
+    kvs_status st = rtr_params_parse(kind, q->body.data, q->body.len, &s->params, f);
+    if (st != KVS_OK)
+        return st;
+    s->model = rtr_models_acquire(rtr_dispatch_models(q->dispatch), s->params.model);
+    if (!s->model)
+        return unknown_model(q, s->params.model, f);
+    st = rtr_prompt(s->model, &s->params, &s->ids, &s->max_tokens, f);
+    kvs_buf_fini(&q->body); /* the prompt is in s->ids; big bodies need not wait for the answer */
+    return st;
+}
+
+static enum MHD_Result refuse(struct MHD_Connection *c, struct http_req *q, const struct rtr_fault *f)
+{
+    kvs_counter_add(q->http->invalid, kvs_is_req(f->status));
+    return http_reply_fault(c, q, f, NULL, false);
+}
+
+static enum MHD_Result answer(struct MHD_Connection *c, struct http_req *q)
+{
+    struct rtr_head head;
+    size_t n = 0;
+    switch (rtr_exchange_wait(q->x, &head)) {
+    case RTR_WAIT_SUSPENDED: return MHD_YES;
+    case RTR_WAIT_DROPPED: return MHD_NO;
+    case RTR_WAIT_HEAD: break;
+    }
+    if (head.stream)
+        return http_reply_stream(c, q, &head);
+    uint8_t *bytes = rtr_exchange_take(q->x, &n);
+    struct http_reply r = {.status = head.http, .type = "application/json", .head = &head};
+    return http_reply_bytes(c, q, &r, bytes, n);
+}
+
+static enum MHD_Result generate(struct MHD_Connection *c, struct http_req *q, rtr_kind kind)
+{
+    struct rtr_fault f = {0};
+    struct rtr_submit *s = calloc(1, sizeof(*s));
+    if (!s)
+        return MHD_NO;
+    s->arrived_us = kvs_now_us();
+    s->d = q->dispatch;
+    s->id = q->id = rtr_dispatch_next_id(q->dispatch);
+    kvs_format(s->trace, sizeof(s->trace), "%s", q->request_id);
+    if (prepare(q, s, kind, &f) != KVS_OK) {
+        rtr_submit_destroy(s);
+        return refuse(c, q, &f);
+    }
+    if (rtr_exchange_create(c, &q->x) != KVS_OK) {
+        rtr_submit_destroy(s);
+        return MHD_NO;
+    }
+    rtr_exchange_hold(q->x);
+    s->x = q->x;
+    watch_client(c, q);
+    kvs_status st = rtr_dispatch_submit(q->dispatch, s);
+    if (st != KVS_OK) {
+        rtr_submit_destroy(s);
+        rtr_exchange_release(q->x);
+        q->x = NULL;
+        f.retry_after_s = 1;
+        (void)rtr_fail(&f, st, NULL, st == KVS_SELF_STOPPING ? "this router is stopping; try another one" : "the router's queue is full");
+        return http_reply_fault(c, q, &f, NULL, false);
+    }
+    return answer(c, q);
+}
+
+static enum MHD_Result post_chat(struct MHD_Connection *c, struct http_req *q, const char *arg)
+{
+    (void)arg;
+    return generate(c, q, RTR_CHAT);
+}
+
+static enum MHD_Result post_completion(struct MHD_Connection *c, struct http_req *q, const char *arg)
+{
+    (void)arg;
+    return generate(c, q, RTR_COMPLETION);
+}
+
+/* ---- routes ---- */
+
+struct route {
+    const char *method, *path; /* a path that ends in '/' takes one more part, which is the argument */
+    enum MHD_Result (*run)(struct MHD_Connection *c, struct http_req *q, const char *arg);
+};
+static const struct route routes[] = {
+    {"POST", "/v1/chat/completions", post_chat},
+    {"POST", "/v1/completions", post_completion},
+    {"GET", "/v1/models", get_models},
+    {"GET", "/v1/models/", get_model},
+    {"GET", "/health", get_ready},
+    {"GET", "/health/ready", get_ready},
+    {"GET", "/health/live", get_live},
+    {"GET", "/metrics", get_metrics},
+    {"GET", "/version", get_version},
+    {"GET", "/kvasir/status", get_status},
+};
+
+static bool matches(const struct route *r, const char *url, const char **arg)
+{
+    size_t n = strlen(r->path);
+    bool prefix = r->path[n - 1] == '/';
+    *arg = url + n;
+    return prefix ? strncmp(url, r->path, n) == 0 && url[n] != 0 : strcmp(url, r->path) == 0;
+}
+
+static enum MHD_Result route(struct MHD_Connection *c, struct http_req *q, const char *method, const char *url)
+{
+    struct rtr_fault f = {0};
+    const char *allow = NULL, *arg = "";
+    bool get = strcmp(method, "GET") == 0 || strcmp(method, "HEAD") == 0;
+    for (size_t i = 0; i < sizeof(routes) / sizeof(*routes); i++) {
+        if (!matches(&routes[i], url, &arg))
+            continue;
+        if (strcmp(get ? "GET" : method, routes[i].method) == 0)
+            return routes[i].run(c, q, arg);
+        allow = routes[i].method;
+    }
+    if (allow)
+        (void)rtr_fail(&f, KVS_REQ_METHOD, NULL, "%.20s is not allowed for %.100s; use %s", method, url, allow);
+    else
+        (void)rtr_fail(&f, KVS_REQ_NOT_FOUND, NULL, "there is nothing at %.200s", url);
+    kvs_counter_add(q->http->invalid, 1);
+    return http_reply_fault(c, q, &f, allow, false);
+}
+
+/* ---- the handler ---- */
+
+static void pick_request_id(struct MHD_Connection *c, struct http_req *q)
+{
+    const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "x-request-id");
+    size_t n = given ? strlen(given) : 0;
+    bool good = n > 0 && n < MSG_ID_MAX;
+    for (size_t i = 0; good && i < n; i++)
+        good = given[i] > 0x20 && given[i] < 0x7f;
+    if (good)
+        kvs_format(q->request_id, sizeof(q->request_id), "%s", given);
+    else
+        kvs_format(q->request_id, sizeof(q->request_id), "req-%016" PRIx64, kvs_random_u64());
+}
+
+static enum MHD_Result first_call(struct rtr_http *h, struct MHD_Connection *c, const char *version, void **con_cls)
+{
+    struct kvs_error e = {0};
+    struct rtr_fault f = {0};
+    struct http_req *q = calloc(1, sizeof(*q));
+    if (!q)
+        return MHD_NO;
+    q->http = h;
+    q->dispatch = h->dispatch;
+    q->fd = -1;
+    kvs_buf_init(&q->body, RTR_BODY_MAX);
+    *con_cls = q;
+    pick_request_id(c, q);
+    kvs_status s = net_http_strict(c, version, RTR_BODY_MAX, NULL, &e);
+    if (s == KVS_OK)
+        return MHD_YES;
+    (void)rtr_fail(&f, s, NULL, "%s", e.text);
+    kvs_counter_add(h->invalid, 1);
+    return http_reply_fault(c, q, &f, NULL, true);
+}
+
+static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const char *url, const char *method, const char *version,
+                                  const char *upload, size_t *upload_size, void **con_cls)
+{
+    struct http_req *q = *con_cls;
+    if (!q)
+        return first_call(cls, c, version, con_cls);
+    if (*upload_size) {
+        if (q->dropped || kvs_buf_append(&q->body, upload, *upload_size) != KVS_OK)
+            q->dropped += *upload_size; /* read on, so that the client sees the answer */
+        *upload_size = 0;
+        return q->dropped > BODY_DROPPED_MAX ? MHD_NO : MHD_YES;
+    }
+    if (q->x)
+        return answer(c, q);
+    if (q->dropped) {
+        struct rtr_fault f = {0};
+        (void)rtr_fail(&f, KVS_REQ_TOO_LARGE, NULL, "the body is larger than %u bytes", RTR_BODY_MAX);
+        return refuse(c, q, &f);
+    }
+    return route(c, q, method, url);
+}
+
+static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls, enum MHD_RequestTerminationCode why)
+{
+    struct http_req *q = *con_cls;
+    (void)cls;
+    (void)c;
+    (void)why;
+    if (!q)
+        return;
+    if (q->fd >= 0)
+        rtr_gone_remove(rtr_dispatch_gone(q->dispatch), q->fd);
+    if (q->x) {
+        rtr_exchange_completed(q->x);
+        if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK)
+            rtr_dispatch_left(q->dispatch, q->id);
+        rtr_exchange_release(q->x);
+    }
+    kvs_buf_fini(&q->body);
+    free(q);
+    *con_cls = NULL;
+}
+
+/* ---- start and stop ---- */
+
+static kvs_status resolve(const char *listen, struct sockaddr_storage *out, socklen_t *len_out, struct kvs_error *err)
+{
+    char host[256], port_text[16];
+    uint16_t port = 0;
+    kvs_status s = net_parse_listen(listen, host, sizeof(host), &port, err);
+    if (s != KVS_OK)
+        return s;
+    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *ai = NULL;
+    snprintf(port_text, sizeof(port_text), "%u", port);
+    int e = getaddrinfo(host[0] ? host : NULL, port_text, &hints, &ai);
+    if (e != 0 || !ai)
+        return kvs_fail(err, KVS_SELF_CONFIG, "--listen %.80s: %s; give an address of this machine, as 127.0.0.1:8080", listen, gai_strerror(e));
+    memcpy(out, ai->ai_addr, ai->ai_addrlen);
+    *len_out = ai->ai_addrlen;
+    freeaddrinfo(ai);
+    return KVS_OK;
+}
+
+static void write_url(struct rtr_http *h, const char *listen, char *out, size_t cap)
+{
+    char host[256];
+    uint16_t port = 0;
+    struct kvs_error e;
+    const union MHD_DaemonInfo *info = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_BIND_PORT);
+    if (net_parse_listen(listen, host, sizeof(host), &port, &e) != KVS_OK)
+        host[0] = 0;
+    bool v6 = strchr(host, ':') != NULL;
+    kvs_format(out, cap, "http://%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", info ? (unsigned)info->port : (unsigned)port);
+}
+
+/* libmicrohttpd reports nothing but "no"; binding once ourselves finds the reason. */
+static int bind_error(const struct sockaddr_storage *a, socklen_t len)
+{
+    int one = 1, fd = socket(a->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0), e = 0;
+    if (fd < 0)
+        return errno;
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 || bind(fd, (const struct sockaddr *)a, len) != 0 || listen(fd, 1) != 0)
+        e = errno;
+    close(fd);
+    return e;
+}
+
+kvs_status rtr_http_start(const struct rtr_http_config *cfg, struct rtr_http **out, char *url_out, size_t url_cap, struct kvs_error *err)
+{
+    struct sockaddr_storage addr;
+    socklen_t len = 0;
+    kvs_status s = resolve(cfg->listen, &addr, &len, err);
+    if (s != KVS_OK)
+        return s;
+    int e = bind_error(&addr, len);
+    if (e != 0)
+        return kvs_fail(err, KVS_SELF_CONFIG, "cannot listen on %.80s: %s; choose another address with --listen, or end the program that uses it",
+                        cfg->listen, strerror(e));
+    struct rtr_http *h = calloc(1, sizeof(*h));
+    if (!h)
+        return kvs_fail(err, KVS_SELF_NOMEM, "out of memory");
+    h->dispatch = cfg->dispatch;
+    h->board = cfg->board;
+    h->invalid = kvs_counter(rtr_board_metrics(cfg->board), "kvasir_requests_total", "outcome=\"invalid\"", RTR_REQUESTS_HELP);
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC;
+    if (addr.ss_family == AF_INET6)
+        flags |= MHD_USE_IPv6;
+    h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&addr, MHD_OPTION_NOTIFY_COMPLETED,
+                                 on_completed, h, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_LIMIT,
+                                 (unsigned)cfg->connections_max, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S,
+                                 MHD_OPTION_THREAD_POOL_SIZE, (unsigned)(cfg->threads > 1 ? cfg->threads : 0), MHD_OPTION_LISTEN_BACKLOG_SIZE,
+                                 (unsigned)4096, MHD_OPTION_END);
+    if (!h->daemon) {
+        free(h);
+        return kvs_fail(err, KVS_SELF_CONFIG, "the HTTP server did not start on %.80s: %s", cfg->listen, strerror(errno));
+    }
+    write_url(h, cfg->listen, url_out, url_cap);
+    *out = h;
+    return KVS_OK;
+}
+
+void rtr_http_stop(struct rtr_http *h)
+{
+    if (!h)
+        return;
+    MHD_stop_daemon(h->daemon);
+    free(h);
+}

@@ -1,0 +1,146 @@
+/* main.c - kvasir-router: configuration, start, stop. Exits 0 on SIGTERM or SIGINT, and with one line of error when it cannot start.
+ * Stopping: new requests are refused, running ones end with an error that says so, then the loop ends and the HTTP threads are joined
+ * (a suspended connection must be resumed before libmicrohttpd can stop).
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "router/edge/http.h"
+#include "sys/clock.h"
+#include "sys/config.h"
+#include "sys/log.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#define STOP_WAIT_US 2000000u
+#define STOP_LOOK_US 5000u
+
+struct router_config {
+    char name[MSG_ID_MAX], cluster[MSG_ID_MAX], listen[128], control[MSG_URL_MAX];
+    uint32_t placement, local_threshold, max_queue, max_requests, worker_sequences, http_threads, connections, log_level;
+    uint64_t deadline_us;
+};
+
+#define AT(field) offsetof(struct router_config, field)
+static const struct kvs_config_row rows[] = {
+    {"name", "name", KVS_CFG_STRING, "router", 0, MSG_ID_MAX, NULL, "name of this process", AT(name)},
+    {"cluster", "cluster", KVS_CFG_STRING, "default", 0, MSG_ID_MAX, NULL, "name of the cluster", AT(cluster)},
+    {"router.listen", "listen", KVS_CFG_STRING, "127.0.0.1:8080", 0, 128, NULL, "address of the HTTP API, metrics and health", AT(listen)},
+    {"router.control", "control", KVS_CFG_STRING, "tcp://127.0.0.1:8081", 0, MSG_URL_MAX, NULL,
+     "where workers and control clients dial: tcp://HOST:PORT or ipc:///PATH", AT(control)},
+    {"router.placement", "placement", KVS_CFG_ENUM, "auto", 0, 0, "auto|local|remote", "where prompts are read", AT(placement)},
+    {"router.local_threshold", "local-threshold", KVS_CFG_U32, "64", 0, MSG_TOKENS_MAX, NULL,
+     "prompts of up to so many tokens are read on the decode worker", AT(local_threshold)},
+    {"router.deadline", "deadline", KVS_CFG_SECONDS, "600", 0.01, 86400, NULL, "seconds a request may take", AT(deadline_us)},
+    {"router.max_queue", "max-queue", KVS_CFG_U32, "256", 0, 65536, NULL, "requests that may wait for a place", AT(max_queue)},
+    {"router.max_requests", "max-requests", KVS_CFG_U32, "1024", 1, 65536, NULL, "requests at once, waiting ones included", AT(max_requests)},
+    {"router.worker_sequences", "worker-sequences", KVS_CFG_U32, "128", 1, 65536, NULL, "sequences given to one decode worker at once",
+     AT(worker_sequences)},
+    {"router.http_threads", "http-threads", KVS_CFG_U32, "2", 1, 16, NULL, "threads that read and write HTTP", AT(http_threads)},
+    {"router.connections", "connections", KVS_CFG_U32, "2048", 8, 65536, NULL, "HTTP connections at once", AT(connections)},
+    {"log_level", "log-level", KVS_CFG_ENUM, "info", 0, 0, "error|warn|info|debug|trace", "what is logged on stderr", AT(log_level)},
+};
+#define ROW_COUNT (sizeof(rows) / sizeof(*rows))
+
+struct router {
+    struct kvs_loop *loop;
+    struct kvs_metrics *metrics;
+    struct rtr_board *board;
+    struct rtr_dispatch *dispatch;
+    struct rtr_http *http;
+    struct kvs_timer *stop_timer;
+    uint64_t stop_at_us;
+};
+
+static void look_whether_idle(void *user, uint64_t now_us)
+{
+    struct router *r = user;
+    if (rtr_dispatch_active(r->dispatch) == 0 || now_us >= r->stop_at_us)
+        kvs_loop_stop(r->loop);
+    else
+        kvs_timer_set(r->stop_timer, now_us + STOP_LOOK_US);
+}
+
+static void on_signal(void *user, int signal)
+{
+    struct router *r = user;
+    if (r->stop_at_us) {
+        kvs_loop_stop(r->loop); /* the second time: now */
+        return;
+    }
+    KVS_INFO("stopping", "signal=%d", signal);
+    r->stop_at_us = kvs_now_us() + STOP_WAIT_US;
+    rtr_dispatch_stop(r->dispatch);
+    kvs_timer_set(r->stop_timer, kvs_now_us());
+}
+
+static kvs_status start(struct router *r, const struct router_config *c, struct kvs_error *err)
+{
+    static const int signals[] = {SIGTERM, SIGINT};
+    char control_url[MSG_URL_MAX], http_url[MSG_URL_MAX];
+    struct rtr_dispatch_config d = {.name = c->name, .control_url = c->control};
+    rtr_config_default(&d.core);
+    d.core.requests_max = c->max_requests;
+    d.core.queue_max = c->max_queue;
+    d.core.worker_sequences_max = c->worker_sequences;
+    d.core.deadline_us = c->deadline_us;
+    d.core.local_threshold = c->local_threshold;
+    d.core.placement = (msg_placement)c->placement;
+    if (kvs_loop_create(&r->loop) != KVS_OK || kvs_metrics_create(&r->metrics) != KVS_OK ||
+        rtr_board_create(r->metrics, c->name, &r->board) != KVS_OK || kvs_timer_create(r->loop, look_whether_idle, r, &r->stop_timer) != KVS_OK ||
+        kvs_loop_signals(r->loop, signals, 2, on_signal, r) != KVS_OK)
+        return kvs_fail(err, KVS_SELF_NOMEM, "out of memory or descriptors");
+    d.loop = r->loop;
+    d.board = r->board;
+    kvs_status s = rtr_dispatch_create(&d, &r->dispatch, control_url, sizeof(control_url), err);
+    struct rtr_http_config h = {.listen = c->listen,
+                                .dispatch = r->dispatch,
+                                .board = r->board,
+                                .threads = c->http_threads,
+                                .connections_max = c->connections};
+    if (s == KVS_OK)
+        s = rtr_http_start(&h, &r->http, http_url, sizeof(http_url), err);
+    if (s == KVS_OK)
+        KVS_INFO("router listening", "http=%s control=%s", http_url, control_url);
+    return s;
+}
+
+static int print_help(void)
+{
+    struct kvs_buf b;
+    kvs_buf_init(&b, 65536);
+    kvs_status s = kvs_config_help(rows, ROW_COUNT, "kvasir-router [flags]: the HTTP front of a Kvasir cluster", &b);
+    if (s == KVS_OK)
+        fputs(kvs_buf_text(&b), stdout);
+    kvs_buf_fini(&b);
+    return s == KVS_OK ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+    struct router_config c = {0};
+    struct router r = {0};
+    struct kvs_error err = {0};
+    bool help = false;
+    kvs_status s = kvs_config_load(rows, ROW_COUNT, &c, argc, argv, NULL, &help, &err);
+    if (s == KVS_OK && help)
+        return print_help();
+    if (s == KVS_OK) {
+        kvs_log_init(c.name, (kvs_log_level)c.log_level);
+        signal(SIGPIPE, SIG_IGN);
+        s = start(&r, &c, &err);
+    }
+    if (s == KVS_OK)
+        kvs_loop_run(r.loop);
+    rtr_http_stop(r.http);
+    rtr_dispatch_destroy(r.dispatch);
+    rtr_board_destroy(r.board);
+    kvs_metrics_destroy(r.metrics);
+    if (r.stop_timer)
+        kvs_timer_destroy(r.stop_timer);
+    kvs_loop_destroy(r.loop);
+    if (s != KVS_OK)
+        fprintf(stderr, "kvasir-router: %s\n", err.text);
+    return s == KVS_OK ? 0 : 1;
+}
