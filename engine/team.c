@@ -1,23 +1,30 @@
-/* team.c - barriers that spin, then yield; members that sleep on a condition when there is no step.
+/* team.c - barriers that spin, yield, then sleep; members that sleep on a condition when there is no step.
  *
- * A step has some two hundred barriers, each a few microseconds after the one before, so waiting inside a run spins and
- * only yields the core when another process seems to have it. Between runs a member spins for some tens of microseconds
- * (decode steps follow each other closely) and then sleeps: an idle worker must not burn a core.
+ * A step has some three hundred barriers, most of them a few microseconds after the one before, so waiting begins with a short
+ * spin. It must not go on: with more threads than cores (a prefill and a decode worker on a laptop) the thread waited for may
+ * need this very core, so after some microseconds the core is yielded, and after some hundred yields the waiter sleeps in the
+ * kernel (futex) until the last one arrives. Between runs a member waits in the same way, then sleeps on a condition: an idle
+ * worker must not burn a core.
  *
- * Tickets: two counters take turns. The last to arrive at the barrier that ends phase p clears p's counter, which is
- * used again in phase p + 2, so nobody can see it half cleared. Sleep: a member raises `sleepers`, then looks at `run`
- * again; run() raises `run`, then looks at `sleepers`: with sequentially consistent operations at least one of them
- * sees the other.
+ * Tickets: two counters take turns. The last to arrive at the barrier that ends phase p clears p's counter, which is used
+ * again in phase p + 2, so nobody can see it half cleared.
+ * Sleep: a member raises `sleepers`, then looks at `run` again; run() raises `run`, then looks at `sleepers`: with
+ * sequentially consistent operations at least one of them sees the other. The barrier's `sleeping` and `passed` likewise.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/team.h"
 #include "sys/thread.h"
 #include <pthread.h>
+#include <linux/futex.h>
+#include <limits.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
-#define SPINS_BEFORE_SLEEP 4000u
-#define SPINS_BEFORE_YIELD 4000u
+#define SPINS 200u /* some 5 us */
+#define BARRIER_YIELDS 200u
+#define IDLE_YIELDS 20u
 
 struct eng_team {
     uint32_t threads;
@@ -27,7 +34,8 @@ struct eng_team {
     atomic_bool quit;
     atomic_uint sleepers;
     _Alignas(64) atomic_uint arrived;
-    atomic_uint passed; /* barriers completed since creation */
+    atomic_uint passed;   /* barriers completed since creation; the futex word */
+    atomic_uint sleeping; /* members in the kernel, waiting for `passed` to change */
     _Alignas(64) atomic_uint ticket[2];
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -46,6 +54,31 @@ static inline void pause_cpu(void)
 #endif
 }
 
+/* Spins, then yields, until *word differs from seen; false when it still does not after `yields` yields. */
+static bool wait_awake(const atomic_uint *word, unsigned seen, uint32_t yields)
+{
+    for (uint32_t spins = 0; spins < SPINS + yields; spins++) {
+        if (atomic_load_explicit(word, memory_order_acquire) != seen) {
+            return true;
+        }
+        if (spins < SPINS) {
+            pause_cpu();
+        } else {
+            (void)sched_yield();
+        }
+    }
+    return false;
+}
+
+static void barrier_sleep(struct eng_team *t, unsigned seen)
+{
+    atomic_fetch_add(&t->sleeping, 1);
+    while (atomic_load(&t->passed) == seen) {
+        (void)syscall(SYS_futex, &t->passed, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    }
+    atomic_fetch_sub(&t->sleeping, 1);
+}
+
 void eng_team_barrier(struct eng_member *self)
 {
     struct eng_team *t = self->team;
@@ -58,14 +91,14 @@ void eng_team_barrier(struct eng_member *self)
     if (atomic_fetch_add_explicit(&t->arrived, 1, memory_order_acq_rel) == t->threads - 1) {
         atomic_store_explicit(&t->arrived, 0, memory_order_relaxed);
         atomic_store_explicit(&t->ticket[phase & 1u], 0, memory_order_relaxed);
-        atomic_store_explicit(&t->passed, passed + 1, memory_order_release);
+        atomic_store(&t->passed, passed + 1);
+        if (atomic_load(&t->sleeping) != 0) {
+            (void)syscall(SYS_futex, &t->passed, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+        }
         return;
     }
-    for (uint32_t spins = 0; atomic_load_explicit(&t->passed, memory_order_acquire) == passed; spins++) {
-        pause_cpu();
-        if (spins >= SPINS_BEFORE_YIELD) {
-            (void)sched_yield();
-        }
+    if (!wait_awake(&t->passed, passed, BARRIER_YIELDS)) {
+        barrier_sleep(t, passed);
     }
 }
 
@@ -76,11 +109,8 @@ uint32_t eng_team_ticket(struct eng_member *self)
 
 static void wait_for_run(struct eng_team *t, unsigned seen)
 {
-    for (uint32_t spins = 0; spins < SPINS_BEFORE_SLEEP; spins++) {
-        if (atomic_load_explicit(&t->run, memory_order_acquire) != seen) {
-            return;
-        }
-        pause_cpu();
+    if (wait_awake(&t->run, seen, IDLE_YIELDS)) {
+        return;
     }
     (void)pthread_mutex_lock(&t->lock);
     atomic_fetch_add(&t->sleepers, 1);
