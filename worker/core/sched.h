@@ -32,7 +32,7 @@ struct wrk_sched;
 struct wrk_sched_config {
     const struct kvc_layout *layout; /* copied */
     uint32_t pages[KVC_GROUPS_MAX];  /* pool size of each group, > 0 */
-    uint32_t seqs_max;               /* 1 .. 4096, fenced and waiting ones included */
+    uint32_t seqs_max;               /* 1 .. 4096, fenced and waiting ones included: the machines' calls_max together */
     uint32_t batch_seqs;             /* most sequences in a step; 0: seqs_max */
     uint32_t context;                /* tokens a sequence may have */
     uint32_t chunk_tokens;           /* prompt tokens a step; 0: 128 */
