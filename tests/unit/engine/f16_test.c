@@ -9,28 +9,15 @@
 
 #include "base/rng.h"
 #include "engine/ops/f16.h"
+#include "tests/unit/engine/f16_cpu.h"
 #include <stdio.h>
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-
-__attribute__((target("f16c,avx"))) static uint32_t widen(uint16_t h)
-{
-    __m128 v = _mm_cvtph_ps(_mm_cvtsi32_si128(h));
-    return (uint32_t)_mm_cvtsi128_si32(_mm_castps_si128(v));
-}
-
-__attribute__((target("f16c,avx"))) static uint16_t narrow(uint32_t bits)
-{
-    return (uint16_t)_mm_cvtsi128_si32(
-        _mm_cvtps_ph(_mm_castsi128_ps(_mm_cvtsi32_si128((int32_t)bits)), _MM_FROUND_TO_NEAREST_INT));
-}
-
+#if defined(ENG_HAVE_AVX2)
 static void test_every_half(void **state)
 {
     (void)state;
     for (uint32_t h = 0; h < 65536; h++) {
-        assert_int_equal(eng_f32_bits(eng_f16_to_f32((uint16_t)h)), widen((uint16_t)h));
+        assert_int_equal(eng_f32_bits(eng_f16_to_f32((uint16_t)h)), f16_cpu_widen((uint16_t)h));
     }
 }
 
@@ -39,10 +26,10 @@ static void test_floats(void **state)
     (void)state;
     struct kvs_rng r = {.state = 3};
     for (uint32_t h = 0; h < 65536; h++) { /* each half, each midpoint to the next, and their neighbours */
-        uint32_t at = widen((uint16_t)h), mid = at + 0x1000;
+        uint32_t at = f16_cpu_widen((uint16_t)h), mid = at + 0x1000;
         for (uint32_t d = 0; d < 3; d++) {
-            assert_int_equal(eng_f16_from_f32(eng_f32_from_bits(at + d - 1)), narrow(at + d - 1));
-            assert_int_equal(eng_f16_from_f32(eng_f32_from_bits(mid + d - 1)), narrow(mid + d - 1));
+            assert_int_equal(eng_f16_from_f32(eng_f32_from_bits(at + d - 1)), f16_cpu_narrow(at + d - 1));
+            assert_int_equal(eng_f16_from_f32(eng_f32_from_bits(mid + d - 1)), f16_cpu_narrow(mid + d - 1));
         }
     }
     for (uint32_t i = 0; i < 4000000; i++) {
@@ -50,9 +37,9 @@ static void test_floats(void **state)
         if (i % 2 == 0) { /* subnormal halves */
             bits = (bits & 0x80ffffffu) | 0x33000000u;
         }
-        if (eng_f16_from_f32(eng_f32_from_bits(bits)) != narrow(bits)) {
+        if (eng_f16_from_f32(eng_f32_from_bits(bits)) != f16_cpu_narrow(bits)) {
             fail_msg("%08x: %04x, the processor says %04x", bits, eng_f16_from_f32(eng_f32_from_bits(bits)),
-                     narrow(bits));
+                     f16_cpu_narrow(bits));
         }
     }
 }

@@ -1,4 +1,5 @@
 #!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
 """Writes dequant.txt: weight blocks and their values as the PyPI packages gguf and numpy give them.
 
 A line: type, the block's bytes in hex, 32 float32 values as little-endian hex. Blocks are random or extreme: scales at the
