@@ -9,7 +9,8 @@
  * Messages arrive in any order and END may overtake them: the source sends it when its sends have completed, which says
  * nothing about delivery. Once END is here, a slot that is still WANTED was declined or never sent: the transfer has
  * failed. Lookup by (block, group, shard) goes through an open-addressing table of twice the size: a hostile index
- * costs no scan. SPDX-License-Identifier: Apache-2.0 */
+ * costs no scan.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kvtransfer/core/sink.h"
 
 #include <stdlib.h>

@@ -5,7 +5,8 @@
  *   closed (the sink needs nothing more) or past the deadline, and nothing in flight --> released
  *
  * A send that fails stops the transfer: what follows could not complete it, and END with the cause lets the sink act at
- * once. The first cause stands; later ones are its consequences. SPDX-License-Identifier: Apache-2.0 */
+ * once. The first cause stands; later ones are its consequences.
+ * SPDX-License-Identifier: Apache-2.0 */
 #include "kvtransfer/core/source.h"
 
 #include <stdlib.h>
