@@ -96,7 +96,7 @@ static void am(unsigned id, const void *header, size_t header_bytes, const void 
         free(m);
         return;
     }
-    posted += id == AM_PAGE;
+    posted += id != AM_PING; /* and all others, which have no use */
     if (r == NULL)
         on_sent(NULL, UCS_OK, m);
     if (in_flight > 8)
@@ -265,10 +265,13 @@ int main(int argc, char **argv)
         if (o.hostile) {
             burst(&o, UCP_AM_SEND_FLAG_RNDV);
             burst(&o, UCP_AM_SEND_FLAG_EAGER);
-            done.status = posted;
-            for (unsigned id = 3; id < 400; id += 66) /* handlers that nobody set */
-                am(id, &o, sizeof o, big, 5000, 0);
+            for (unsigned id = 0; id < 65536; id = id < 70      ? id + 1
+                                                   : id < 30000 ? id * 7
+                                                                : id + 7777) /* handlers that nobody set */
+                if (id != AM_PING && id != AM_PAGE)
+                    am(id, &o, sizeof o, big, 5000, 0);
             drain();
+            done.status = posted;
             put(theirs.victim);
         }
         good_pages(&o, &done);

@@ -372,5 +372,6 @@ int main(int argc, char **argv)
         cmocka_unit_test_setup_teardown(test_garbage_addresses_are_refused, setup, teardown),
         cmocka_unit_test(test_probe_reads_only_its_own_kind),
     };
+    cmocka_set_test_filter(getenv("KVASIR_TEST_FILTER"));
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,10 @@
+/* main.c - kvasir-decode-worker: a worker daemon with the decode role.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "decode-worker/edge/sink.h"
+#include "worker/edge/worker.h"
+
+int main(int argc, char **argv)
+{
+    const struct wrk_role_ops *roles[] = {&dcw_role};
+    return wrk_main(argc, argv, MSG_ROLE_DECODE, roles, 1);
+}

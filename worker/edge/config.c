@@ -1,0 +1,94 @@
+/* config.c - see config.h. A value that cannot work is refused here, with its remedy, before a byte of the model is read.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "worker/edge/config.h"
+
+#include "kvcache/layout.h"
+#include "sys/thread.h"
+#include <ctype.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ROW(field) offsetof(struct wrk_config, field)
+#define TEXT(field) sizeof(((struct wrk_config *)0)->field)
+
+const struct kvs_config_row wrk_config_rows[] = {
+    {"worker.name", "name", KVS_CFG_STRING, NULL, 0, TEXT(name), NULL, "identity in the cluster (default role-host-pid)", ROW(name)},
+    {"cluster.name", "cluster", KVS_CFG_STRING, "default", 0, TEXT(cluster), NULL, "cluster to belong to", ROW(cluster)},
+    {"model.file", "model", KVS_CFG_STRING, NULL, 0, TEXT(model), NULL, "GGUF file to serve", ROW(model)},
+    {"model.name", "model-name", KVS_CFG_STRING, NULL, 0, TEXT(model_name), NULL, "name that clients ask for (default: the file's stem in lower case)", ROW(model_name)},
+    {"worker.control", "control", KVS_CFG_STRING, "tcp://127.0.0.1:0", 0, TEXT(control), NULL, "where peers dial this worker (ipc:// or tcp://)", ROW(control)},
+    {"worker.listen", "listen", KVS_CFG_STRING, "127.0.0.1:0", 0, TEXT(listen), NULL, "HTTP for /metrics and /health", ROW(listen)},
+    {"cluster.discovery", "discovery", KVS_CFG_STRING, NULL, 0, TEXT(discovery), NULL, "control URL of the router", ROW(discovery)},
+    {"log.level", "log-level", KVS_CFG_STRING, "info", 0, TEXT(log_level), NULL, "error, warn, info, debug or trace", ROW(log_level)},
+    {"engine.threads", "threads", KVS_CFG_U32, "1", 1, 256, NULL, "threads that compute", ROW(threads)},
+    {"kv.type", "kv-type", KVS_CFG_ENUM, "f16", 0, 0, "f32|f16", "element type of the KV cache", ROW(kv_type)},
+    {"kv.memory", "kv-memory", KVS_CFG_SIZE, "0", 0, 0x1p52, NULL, "bytes for KV pages (0: a quarter of free memory, at most 2G)", ROW(kv_memory)},
+    {"kv.block_tokens", "block-tokens", KVS_CFG_U32, "64", 1, 512, NULL, "tokens in a block (a power of two)", ROW(block_tokens)},
+    {"kv.group_layers", "group-layers", KVS_CFG_U32, "0", 0, 512, NULL, "layers in a group (0: as many as make pages of 0.25 to 2 MiB)", ROW(group_layers)},
+    {"sched.chunk_tokens", "chunk-tokens", KVS_CFG_U32, "128", 1, 8192, NULL, "prompt tokens computed in one step", ROW(chunk_tokens)},
+    {"model.context", "context", KVS_CFG_U32, "0", 0, MSG_TOKENS_MAX, NULL, "tokens a sequence may have (0: what the file says)", ROW(context)},
+    {"kv.transport", "transport", KVS_CFG_ENUM, "auto", 0, 0, "auto|shm|tcp", "how KV pages travel between workers", ROW(transport)},
+    {"kv.reserve_tokens", "reserve-tokens", KVS_CFG_U32, "512", 0, 65536, NULL, "pages reserved for an answer beyond its prompt, in tokens", ROW(reserve_tokens)},
+    {"sched.sequences", "sequences", KVS_CFG_U32, "64", 1, 4096, NULL, "sequences computed at once", ROW(sequences)},
+    {"sched.queue", "queue", KVS_CFG_U32, "1024", 1, 65536, NULL, "calls that may wait for pages", ROW(queue)},
+    {"kv.window", "window", KVS_CFG_U32, "8", 4, 16, NULL, "KV messages in flight to one peer", ROW(window)},
+    {"cluster.lease_ttl", NULL, KVS_CFG_SECONDS, "10", 1, 3600, NULL, "lease of the registration", ROW(lease_ttl_us)},
+};
+const size_t wrk_config_row_count = sizeof wrk_config_rows / sizeof wrk_config_rows[0];
+
+static void default_name(msg_role role, char *out, size_t cap)
+{
+    char host[40] = "host";
+    (void)gethostname(host, sizeof host - 1);
+    kvs_format(out, cap, "%s-%s-%ld", msg_role_name(role), host, (long)getpid());
+}
+
+/* "/models/Some.Model-Q4.gguf" -> "some.model-q4" */
+static void default_model_name(const char *file, char *out, size_t cap)
+{
+    const char *base = strrchr(file, '/');
+    base = base != NULL ? base + 1 : file;
+    size_t n = strlen(base);
+    if (n > 5 && strcmp(base + n - 5, ".gguf") == 0)
+        n -= 5;
+    if (n >= cap)
+        n = cap - 1;
+    for (size_t i = 0; i < n; i++)
+        out[i] = (char)tolower((unsigned char)base[i]);
+    out[n] = 0;
+}
+
+static bool name_is_plain(const char *name)
+{
+    for (const char *c = name; *c != 0; c++)
+        if (!isalnum((unsigned char)*c) && strchr("-_.", *c) == NULL)
+            return false;
+    return name[0] != 0;
+}
+
+kvs_status wrk_config_load(int argc, char **argv, msg_role role, struct wrk_config *out, bool *help_out, struct kvs_error *err)
+{
+    memset(out, 0, sizeof *out);
+    *help_out = false;
+    kvs_status st = kvs_config_load(wrk_config_rows, wrk_config_row_count, out, argc, argv, NULL, help_out, err);
+    if (st != KVS_OK || *help_out)
+        return st;
+    if (out->model[0] == 0)
+        return kvs_fail(err, KVS_SELF_CONFIG, "no model given: say --model FILE (a GGUF file)");
+    if (out->discovery[0] == 0)
+        return kvs_fail(err, KVS_SELF_CONFIG, "no cluster given: say --discovery URL (the router's control URL, for example tcp://127.0.0.1:9000)");
+    if ((out->block_tokens & (out->block_tokens - 1)) != 0)
+        return kvs_fail(err, KVS_SELF_CONFIG, "--block-tokens %u is not a power of two: use 16, 32, 64 or 128", out->block_tokens);
+    if (out->name[0] == 0)
+        default_name(role, out->name, sizeof out->name);
+    if (!name_is_plain(out->name))
+        return kvs_fail(err, KVS_SELF_CONFIG, "--name \"%s\": use letters, digits, '-', '_' and '.' only", out->name);
+    if (out->model_name[0] == 0)
+        default_model_name(out->model, out->model_name, sizeof out->model_name);
+    if (out->kv_memory == 0) {
+        out->kv_memory = kvs_memory_available() / 4;
+        if (out->kv_memory > (uint64_t)2 << 30)
+            out->kv_memory = (uint64_t)2 << 30;
+    }
+    return KVS_OK;
+}
