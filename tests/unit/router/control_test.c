@@ -1,0 +1,351 @@
+/* control_test.c - clients on control streams: Generate with ids and with text, refusals, Abort, CANCEL, departure. The same scripted worker
+ * stands behind the router as for HTTP.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/arena.h"
+#include "net/rpc.h"
+#include "proto/wire.h"
+#include "sys/clock.h"
+#include "tests/unit/router/rig.h"
+
+#define TEXT "Once upon a time there was a router."
+
+/* Its loop runs on the test's thread. */
+struct client {
+    struct kvs_loop *loop;
+    struct net_rpc *rpc;
+    struct kvs_timer *limit;
+    net_conn conn;
+    uint32_t generate, abort;
+    struct kvs_arena arena;
+    char text[8192];
+    uint32_t ids, finishes, chunks;
+    uint32_t prompt_tokens, completion_tokens;
+    bool ended, abort_ended, late;
+    struct msg_end end;
+    uint32_t stop_after; /* leaves the loop after so many chunks */
+};
+
+static kvs_status check(void *user, const struct msg_hello *h, struct kvs_error *err)
+{
+    (void)user;
+    (void)err;
+    assert_int_equal(h->role, MSG_ROLE_ROUTER);
+    return KVS_OK;
+}
+
+static void on_up(void *user, net_conn conn, const struct msg_hello *h, bool dialed, const char *url)
+{
+    struct client *c = user;
+    (void)h;
+    (void)dialed;
+    (void)url;
+    c->conn = conn;
+    kvs_loop_stop(c->loop);
+}
+
+static void on_down(void *user, net_conn conn, kvs_status why, const char *text)
+{
+    (void)user;
+    (void)conn;
+    (void)why;
+    (void)text;
+}
+
+static void on_call(void *user, net_conn conn, uint32_t stream, const struct msg_call *call)
+{
+    (void)user;
+    (void)conn;
+    (void)stream;
+    (void)call;
+}
+
+static void on_stream(void *user, net_conn conn, uint32_t stream)
+{
+    (void)user;
+    (void)conn;
+    (void)stream;
+}
+
+static void on_bytes(void *user, net_conn conn, uint32_t stream, const uint8_t *payload, size_t n)
+{
+    (void)user;
+    (void)conn;
+    (void)stream;
+    (void)payload;
+    (void)n;
+}
+
+static void on_pause(void *user, net_conn conn, uint32_t stream, const uint8_t *payload, size_t n, bool resume)
+{
+    (void)resume;
+    on_bytes(user, conn, stream, payload, n);
+}
+
+static void on_item(void *user, net_conn conn, uint32_t stream, const uint8_t *payload, size_t n)
+{
+    struct client *c = user;
+    struct msg_chunk m;
+    struct kvs_error e;
+    (void)conn;
+    assert_int_equal(stream, c->generate);
+    assert_false(c->ended);
+    kvs_arena_fini(&c->arena);
+    assert_int_equal(msg_chunk_decode(payload, n, &c->arena, &m, &e), KVS_OK);
+    size_t at = strlen(c->text);
+    assert_true(at + m.text_bytes < sizeof(c->text));
+    memcpy(c->text + at, m.text, m.text_bytes);
+    c->text[at + m.text_bytes] = 0;
+    c->ids += m.token_count;
+    c->chunks++;
+    if (m.finish != MSG_RUNNING) {
+        c->finishes++;
+        c->prompt_tokens = m.prompt_tokens;
+        c->completion_tokens += m.completion_tokens;
+    }
+    if (c->stop_after && c->chunks >= c->stop_after)
+        kvs_loop_stop(c->loop);
+}
+
+static void on_end(void *user, net_conn conn, uint32_t stream, const struct msg_end *end)
+{
+    struct client *c = user;
+    (void)conn;
+    if (stream == c->abort) {
+        c->abort_ended = true;
+        assert_int_equal(end->status, KVS_OK);
+        return;
+    }
+    assert_int_equal(stream, c->generate);
+    assert_false(c->ended);
+    c->ended = true;
+    c->end = *end;
+    kvs_loop_stop(c->loop);
+}
+
+static void on_limit(void *user, uint64_t now_us)
+{
+    struct client *c = user;
+    (void)now_us;
+    c->late = true;
+    kvs_loop_stop(c->loop);
+}
+
+static void run(struct client *c)
+{
+    kvs_timer_set(c->limit, kvs_now_us() + 10000000);
+    kvs_loop_run(c->loop);
+    assert_false(c->late);
+}
+
+static void client_start(struct client *c, const char *url)
+{
+    struct msg_hello self = {.protocol_min = 1, .protocol_max = 1, .role = MSG_ROLE_CLIENT, .epoch = 5};
+    struct kvs_error e = {0};
+    struct net_rpc_handlers h = {.user = c,
+                                 .check_hello = check,
+                                 .on_up = on_up,
+                                 .on_down = on_down,
+                                 .on_call = on_call,
+                                 .on_cancel = on_stream,
+                                 .on_ack = on_stream,
+                                 .on_nack = on_bytes,
+                                 .on_item = on_item,
+                                 .on_end = on_end,
+                                 .on_pause = on_pause};
+    memset(c, 0, sizeof(*c));
+    memcpy(self.id, "a-client", 9);
+    kvs_arena_init(&c->arena, 4u << 20);
+    assert_int_equal(kvs_loop_create(&c->loop), KVS_OK);
+    assert_int_equal(kvs_timer_create(c->loop, on_limit, c, &c->limit), KVS_OK);
+    assert_int_equal(net_rpc_create(c->loop, &self, &h, &c->rpc, &e), KVS_OK);
+    assert_int_equal(net_rpc_dial(c->rpc, url), KVS_OK);
+    run(c);
+    assert_true(c->conn != 0);
+}
+
+static void client_stop(struct client *c)
+{
+    net_rpc_destroy(c->rpc);
+    kvs_timer_destroy(c->limit);
+    kvs_loop_destroy(c->loop);
+    kvs_arena_fini(&c->arena);
+}
+
+static void call(struct client *c, msg_method method, const struct kvs_buf *body, uint32_t *stream)
+{
+    assert_int_equal(net_rpc_call(c->rpc, c->conn, method, 0, "trace-7", body->data, body->len, stream), KVS_OK);
+}
+
+static void generate(struct client *c, struct msg_generate *g)
+{
+    struct kvs_buf b;
+    kvs_buf_init(&b, 1u << 20);
+    if (!g->prompt)
+        g->prompt = "";
+    g->prompt_bytes = (uint32_t)strlen(g->prompt);
+    if (!g->model[0])
+        memcpy(g->model, "tiny", 5);
+    c->text[0] = 0;
+    c->ended = false;
+    c->ids = c->finishes = c->chunks = c->completion_tokens = 0;
+    assert_int_equal(msg_generate_encode(g, &b), KVS_OK);
+    call(c, MSG_GENERATE, &b, &c->generate);
+    kvs_buf_fini(&b);
+}
+
+struct rig {
+    struct rig_router *router;
+    struct rig_worker *decode;
+    struct rig_script *script;
+    struct client client;
+};
+
+static int start(void **state)
+{
+    struct rig *r = calloc(1, sizeof(*r));
+    r->script = calloc(1, sizeof(*r->script));
+    rig_script_init(r->script, TEXT);
+    r->router = rig_router_start(NULL);
+    r->decode = rig_worker_start(rig_control_url(r->router), "decode-0", MSG_ROLE_DECODE, NULL, r->script);
+    rig_wait_ready(r->router);
+    client_start(&r->client, rig_control_url(r->router));
+    *state = r;
+    return 0;
+}
+
+static int stop(void **state)
+{
+    struct rig *r = *state;
+    client_stop(&r->client);
+    rig_router_stop(r->router);
+    rig_worker_stop(r->decode);
+    free(r->script);
+    free(r);
+    return 0;
+}
+
+static void test_generate_by_text_and_by_ids(void **state)
+{
+    struct rig *r = *state;
+    struct client *c = &r->client;
+    const int32_t ids[] = {5, 6, 7, 8};
+    struct msg_generate g = {.request = 1, .prompt = "hello", .max_tokens = 100};
+    generate(c, &g);
+    run(c);
+    assert_int_equal(c->end.status, KVS_OK);
+    assert_string_equal(c->text, TEXT);
+    assert_int_equal(c->ids, strlen(TEXT) + 1);
+    assert_int_equal(c->finishes, 1);
+    assert_int_equal(c->completion_tokens, strlen(TEXT) + 1);
+    g = (struct msg_generate){.request = 1, .tokens = ids, .token_count = 4, .prompt_count = 4, .max_tokens = 6};
+    generate(c, &g);
+    run(c);
+    assert_int_equal(c->end.status, KVS_OK);
+    assert_string_equal(c->text, "Once u");
+    assert_int_equal(c->prompt_tokens, 4);
+    assert_int_equal(r->script->last_max_tokens, 6);
+}
+
+static void test_refusals_say_why(void **state)
+{
+    struct rig *r = *state;
+    struct client *c = &r->client;
+    struct msg_generate g = {.request = 2, .prompt = "x", .model = "other"};
+    generate(c, &g);
+    run(c);
+    assert_int_equal(c->end.status, KVS_REQ_UNKNOWN_MODEL);
+    assert_true(c->end.text[0] != 0);
+    const int32_t big[] = {5, 99999};
+    g = (struct msg_generate){.request = 3, .tokens = big, .token_count = 2, .prompt_count = 2};
+    generate(c, &g);
+    run(c);
+    assert_int_equal(c->end.status, KVS_REQ_INVALID);
+    assert_int_equal(r->script->generates, 0);
+}
+
+static bool idle(void *arg)
+{
+    struct rig_script *s = arg;
+    return s->running == 0 && s->aborts > 0;
+}
+
+static void test_abort_reaches_the_worker(void **state)
+{
+    struct rig *r = *state;
+    struct client *c = &r->client;
+    struct msg_generate g = {.request = 9, .prompt = "x"};
+    struct msg_abort a = {.request = 9};
+    struct kvs_buf b;
+    r->script->hang_after = 4;
+    c->stop_after = 1;
+    generate(c, &g);
+    run(c);
+    c->stop_after = 0;
+    kvs_buf_init(&b, 1024);
+    assert_int_equal(msg_abort_encode(&a, &b), KVS_OK);
+    call(c, MSG_ABORT, &b, &c->abort);
+    kvs_buf_fini(&b);
+    run(c);
+    assert_true(c->abort_ended);
+    assert_int_equal(c->end.status, KVS_REQ_CANCELLED);
+    assert_true(rig_wait(idle, r->script, 5000));
+}
+
+static bool one_runs(void *arg)
+{
+    struct rig_script *s = arg;
+    return s->running == 1 && s->aborts == 1;
+}
+
+static void test_a_cancelled_call_reaches_the_worker(void **state)
+{
+    struct rig *r = *state;
+    struct client *c = &r->client;
+    struct msg_generate g = {.request = 9, .prompt = "x"};
+    r->script->hang_after = 4;
+    c->stop_after = 1;
+    generate(c, &g);
+    run(c);
+    c->stop_after = 0;
+    net_rpc_cancel(c->rpc, c->conn, c->generate);
+    c->generate = 0;
+    generate(c, &g); /* the same request number is free again; it hangs as well, so only its beginning comes */
+    c->stop_after = 1;
+    run(c);
+    assert_true(rig_wait(one_runs, r->script, 5000));
+}
+
+static void test_a_client_that_is_lost_frees_the_worker(void **state)
+{
+    struct rig *r = *state;
+    struct client *c = &r->client, other;
+    struct msg_generate g = {.request = 9, .prompt = "x"};
+    (void)c;
+    r->script->hang_after = 4;
+    client_start(&other, rig_control_url(r->router));
+    other.stop_after = 1;
+    generate(&other, &g);
+    run(&other);
+    client_stop(&other);
+    assert_true(rig_wait(idle, r->script, 5000));
+}
+
+int main(void)
+{
+#define WITH(f) cmocka_unit_test_setup_teardown(f, start, stop)
+    const struct CMUnitTest tests[] = {
+        WITH(test_generate_by_text_and_by_ids), WITH(test_refusals_say_why),
+        WITH(test_abort_reaches_the_worker),    WITH(test_a_cancelled_call_reaches_the_worker),
+        WITH(test_a_client_that_is_lost_frees_the_worker),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
