@@ -24,8 +24,8 @@ struct router_config {
 
 #define AT(field) offsetof(struct router_config, field)
 static const struct kvs_config_row rows[] = {
-    {"name", "name", KVS_CFG_STRING, "router", 0, MSG_ID_MAX, NULL, "name of this process", AT(name)},
-    {"cluster", "cluster", KVS_CFG_STRING, "default", 0, MSG_ID_MAX, NULL, "name of the cluster", AT(cluster)},
+    {"router.name", "name", KVS_CFG_STRING, "router", 0, MSG_ID_MAX, NULL, "name of this process", AT(name)},
+    {"cluster.name", "cluster", KVS_CFG_STRING, "default", 0, MSG_ID_MAX, NULL, "name of the cluster", AT(cluster)},
     {"router.listen", "listen", KVS_CFG_STRING, "127.0.0.1:8080", 0, 128, NULL, "address of the HTTP API, metrics and health", AT(listen)},
     {"router.control", "control", KVS_CFG_STRING, "tcp://127.0.0.1:8081", 0, MSG_URL_MAX, NULL,
      "where workers and control clients dial: tcp://HOST:PORT or ipc:///PATH", AT(control)},
@@ -39,7 +39,7 @@ static const struct kvs_config_row rows[] = {
      AT(worker_sequences)},
     {"router.http_threads", "http-threads", KVS_CFG_U32, "2", 1, 16, NULL, "threads that read and write HTTP", AT(http_threads)},
     {"router.connections", "connections", KVS_CFG_U32, "2048", 8, 65536, NULL, "HTTP connections at once", AT(connections)},
-    {"log_level", "log-level", KVS_CFG_ENUM, "info", 0, 0, "error|warn|info|debug|trace", "what is logged on stderr", AT(log_level)},
+    {"log.level", "log-level", KVS_CFG_ENUM, "info", 0, 0, "error|warn|info|debug|trace", "what is logged on stderr", AT(log_level)},
 };
 #define ROW_COUNT (sizeof(rows) / sizeof(*rows))
 

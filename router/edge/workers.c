@@ -317,13 +317,19 @@ void rtr_peer_end(struct rtr_dispatch *d, struct rtr_peer *p, uint32_t stream, c
             p->load_stream = 0;
         net_rpc_close(d->rpc, p->conn, KVS_PEER_LOST, "the worker ended a call that must stay open");
     } else if (take_call(p, stream, &c)) {
+        char text[320];
+        const char *why = end->text[0] ? end->text : kvs_status_name(end->status);
+        if (kvs_is_peer(end->status)) /* say whose fault it is */
+            kvs_format(text, sizeof(text), "worker %s: %s", p->id, why);
+        else
+            kvs_format(text, sizeof(text), "%s", why);
         rtr_feed(d, &(struct rtr_event){.type = RTR_EV_END,
                                         .worker = p->conn,
                                         .id = c.id,
                                         .attempt = c.attempt,
                                         .choice = c.choice,
                                         .status = end->status,
-                                        .text = end->text});
+                                        .text = text});
     }
 }
 
