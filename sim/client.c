@@ -1,0 +1,225 @@
+/* client.c - see client.h. The expected answer of every choice is computed before the request is sent (oracle.h).
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "sim/client.h"
+
+#include "sim/oracle.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define GRACE_US 3000000u /* after healing: time for streams to come back */
+
+void sim_client_create(struct sim *s)
+{
+    s->client = calloc(1, sizeof *s->client);
+    KVS_ASSERT(s->client != NULL);
+}
+
+void sim_client_free(struct sim *s)
+{
+    struct sim_client *c = s->client;
+    for (uint32_t i = 0; i < c->count; i++) {
+        for (uint32_t k = 0; k < RTR_CHOICES_MAX; k++)
+            free(c->request[i]->choice[k].answer);
+        free(c->request[i]->prompt);
+        free(c->request[i]);
+    }
+    free(c->request);
+    free(c);
+}
+
+static struct sim_request *find(struct sim *s, uint64_t id)
+{
+    KVS_ASSERT(id >= 1 && id <= s->client->count);
+    return s->client->request[id - 1];
+}
+
+/* --- asking --- */
+
+static void leave(struct sim *s, struct sim_event *e)
+{
+    struct sim_request *r = find(s, e->id);
+    if (r->over)
+        return;
+    r->left = true;
+    sim_fault(s, SIM_N_leavers);
+    sim_note(s, SIM_NOBODY, "the client of request %u leaves", r->id);
+    sim_router_feed(s, &(struct rtr_event){.type = RTR_EV_GONE, .id = r->id});
+}
+
+static void pause_or_resume(struct sim *s, struct sim_event *e)
+{
+    if (!find(s, e->id)->over)
+        sim_router_feed(s, &(struct rtr_event){.type = RTR_EV_PAUSE, .id = e->id, .flag = e->a != 0});
+}
+
+static void stop_choice(struct sim *s, struct sim_event *e)
+{
+    struct sim_request *r = find(s, e->id);
+    struct sim_choice *c = &r->choice[e->a];
+    if (r->over || c->ended)
+        return;
+    c->stopped = true;
+    sim_fault(s, SIM_N_stops);
+    sim_router_feed(s, &(struct rtr_event){.type = RTR_EV_CHOICE_STOP, .id = r->id, .choice = (uint32_t)e->a});
+}
+
+static void post_client(struct sim *s, uint64_t at_us, sim_run_fn run, uint64_t id, uint64_t a)
+{
+    sim_post(s, at_us, &(struct sim_event){.run = run, .node = SIM_NOBODY, .id = id, .a = a});
+}
+
+static struct sim_request *make_request(struct sim *s, const struct sim_command *c, struct rtr_request *ask)
+{
+    struct sim_client *k = s->client;
+    struct sim_request *r = calloc(1, sizeof *r);
+    if (k->count == k->cap) {
+        k->cap = k->cap != 0 ? k->cap * 2 : 256;
+        k->request = realloc(k->request, k->cap * sizeof(struct sim_request *));
+    }
+    KVS_ASSERT(r != NULL && k->request != NULL);
+    k->request[k->count++] = r;
+    r->id = k->count;
+    r->begun_us = s->now_us;
+    r->choices = (uint32_t)sim_draw(s, c->choices.low, c->choices.high);
+    r->prompt_count = (uint32_t)sim_draw(s, c->prompt.low, c->prompt.high);
+    if (sim_chance(s, c->exact))
+        r->prompt_count = (r->prompt_count + s->set.block_tokens - 1) / s->set.block_tokens * s->set.block_tokens;
+    if (r->prompt_count >= s->set.context)
+        r->prompt_count = s->set.context - 1;
+    r->max_tokens = (uint32_t)sim_draw(s, c->answer.low, c->answer.high);
+    if (r->max_tokens > s->set.context - r->prompt_count)
+        r->max_tokens = s->set.context - r->prompt_count;
+    r->ignore_eos = sim_chance(s, 200);
+    r->prompt = calloc(r->prompt_count, sizeof *r->prompt);
+    KVS_ASSERT(r->prompt != NULL && r->choices <= RTR_CHOICES_MAX);
+    for (uint32_t i = 0; i < r->prompt_count; i++)
+        r->prompt[i] = (int32_t)sim_draw(s, 0, s->set.vocab - 1);
+    *ask = (struct rtr_request){.id = r->id, .model = 1, .choices = r->choices, .tokens = r->prompt, .token_count = r->prompt_count,
+                                .max_tokens = r->max_tokens, .stop_ids = {SIM_STOP_ID}, .stop_id_count = 1, .ignore_eos = r->ignore_eos,
+                                .placement = c->placement};
+    ask->sampling = (struct msg_sampling){.temperature = 0.5f, .top_p = 0.9f, .top_k = (uint32_t)sim_draw(s, 0, 50), .seed = kvs_rng_next(&s->rng)};
+    for (uint32_t i = 0; i < r->choices; i++) {
+        r->choice[i].answer = calloc(r->max_tokens, sizeof(int32_t));
+        KVS_ASSERT(r->choice[i].answer != NULL);
+        r->choice[i].answer_count = sim_answer(r->prompt, r->prompt_count, s->set.layers, &ask->sampling, i, r->max_tokens, r->ignore_eos,
+                                               s->set.vocab, r->choice[i].answer);
+    }
+    return r;
+}
+
+void sim_client_ask(struct sim *s, const struct sim_command *c)
+{
+    struct rtr_request ask;
+    struct sim_request *r = make_request(s, c, &ask);
+    uint64_t longest = s->set.deadline_us, mine = sim_draw(s, c->deadline.low, c->deadline.high);
+    r->deadline_us = s->now_us + (mine != 0 && mine < longest ? mine : longest);
+    ask.deadline_us = mine != 0 ? s->now_us + mine : 0;
+    s->client->open++;
+    sim_count(s, SIM_N_requests, 1);
+    if (sim_chance(s, c->leave))
+        post_client(s, sim_in(s, 0, 200000), leave, r->id, 0);
+    if (sim_chance(s, c->slow))
+        r->pause_at = (uint32_t)sim_draw(s, 1, r->max_tokens);
+    if (sim_chance(s, c->stop)) {
+        r->stop_at = (uint32_t)sim_draw(s, 1, r->max_tokens);
+        r->stop_choice = (uint32_t)sim_draw(s, 0, r->choices - 1);
+    }
+    sim_note(s, SIM_NOBODY, "request %u: prompt of %u, up to %u tokens, %u choices", r->id, r->prompt_count, r->max_tokens, r->choices);
+    sim_router_feed(s, &(struct rtr_event){.type = RTR_EV_REQUEST, .request = &ask});
+}
+
+/* --- answers --- */
+
+static void react(struct sim *s, struct sim_request *r, uint32_t choice)
+{
+    const struct sim_choice *c = &r->choice[choice];
+    if (r->pause_at != 0 && c->got >= r->pause_at) {
+        r->pause_at = 0;
+        sim_fault(s, SIM_N_slow_clients);
+        post_client(s, s->now_us, pause_or_resume, r->id, true);
+        post_client(s, sim_in(s, 1000, 400000), pause_or_resume, r->id, false);
+    }
+    if (r->stop_at != 0 && choice == r->stop_choice && c->got >= r->stop_at) {
+        r->stop_at = 0;
+        post_client(s, s->now_us, stop_choice, r->id, choice);
+    }
+}
+
+void sim_client_token(struct sim *s, uint64_t id, uint32_t choice, const struct msg_token *t)
+{
+    struct sim_request *r = find(s, id);
+    unsigned long long n = (unsigned long long)id;
+    if (r->over) {
+        sim_fail(s, "request %llu: a token after its end", n);
+        return;
+    }
+    if (choice >= r->choices || t->choice != choice) {
+        sim_fail(s, "request %llu: a token for choice %u", n, choice);
+        return;
+    }
+    struct sim_choice *c = &r->choice[choice];
+    if (c->ended || c->stopped)
+        sim_fail(s, "request %llu choice %u: a token after the choice's end", n, choice);
+    else if (t->id < 0)
+        sim_fail(s, "request %llu choice %u: an end without a token (finish %d)", n, choice, (int)t->finish);
+    else if (t->index != c->got)
+        sim_fail(s, "request %llu choice %u: token %u came where %u was due", n, choice, t->index, c->got);
+    else if (c->got >= c->answer_count || t->id != c->answer[c->got])
+        sim_fail(s, "request %llu choice %u: token %u is %d and should be %d", n, choice, c->got, t->id,
+                 c->got < c->answer_count ? c->answer[c->got] : -1);
+    if (s->failed)
+        return;
+    c->got++;
+    sim_count(s, SIM_N_tokens, 1);
+    msg_finish due = c->got < c->answer_count                                 ? MSG_RUNNING
+                     : t->id == SIM_STOP_ID && !r->ignore_eos ? MSG_FINISH_STOP
+                                                                               : MSG_FINISH_LENGTH;
+    if (t->finish != due)
+        sim_fail(s, "request %llu choice %u: token %u of %u has finish %d and should have %d", n, choice, c->got, c->answer_count, (int)t->finish, (int)due);
+    c->ended = t->finish != MSG_RUNNING;
+    if ((c->got == 1) != t->has_placed)
+        sim_fail(s, "request %llu choice %u: token %u %s placement", n, choice, t->index, t->has_placed ? "repeats the" : "lacks its");
+    react(s, r, choice);
+}
+
+static void check_end(struct sim *s, const struct sim_request *r, kvs_status st, const char *text)
+{
+    unsigned long long n = (unsigned long long)r->id;
+    bool complete = true;
+    for (uint32_t i = 0; i < r->choices; i++)
+        complete = complete && (r->choice[i].ended || r->choice[i].stopped);
+    if (st == KVS_OK && !complete)
+        sim_fail(s, "request %llu: OK, but an answer is not complete", n);
+    if (st == KVS_REQ_CANCELLED && !r->left)
+        sim_fail(s, "request %llu: cancelled, but its client waits (%s)", n, text);
+    if (st == KVS_REQ_DEADLINE && s->now_us + 2000 < r->deadline_us)
+        sim_fail(s, "request %llu: DEADLINE %llu us before it", n, (unsigned long long)(r->deadline_us - s->now_us));
+    if (st != KVS_OK && text[0] == '\0')
+        sim_fail(s, "request %llu: an error (%s) without a cause", n, kvs_status_name(st));
+    if (s->now_us > r->deadline_us + 1000)
+        sim_fail(s, "request %llu: ended %llu us after its deadline", n, (unsigned long long)(s->now_us - r->deadline_us));
+    bool promised = s->heal_us != SIM_FOREVER && r->begun_us >= s->heal_us + GRACE_US && !r->left && r->deadline_us >= r->begun_us + 2000000;
+    if (promised && st != KVS_OK)
+        sim_fail(s, "request %llu: begun well after all faults were healed, but it ended with %s (%s)", n, kvs_status_name(st), text);
+    sim_count(s, SIM_N_after_heal, promised);
+}
+
+void sim_client_over(struct sim *s, uint64_t id, kvs_status st, const char *text, bool rejected)
+{
+    struct sim_request *r = find(s, id);
+    if (r->over) {
+        sim_fail(s, "request %llu ends a second time (%s)", (unsigned long long)id, kvs_status_name(st));
+        return;
+    }
+    if (rejected && s->now_us != r->begun_us)
+        sim_fail(s, "request %llu is rejected after it was accepted", (unsigned long long)id);
+    r->over = true;
+    s->client->open--;
+    sim_note(s, SIM_NOBODY, "request %u is over: %s after %u us, %u tokens", id, st, s->now_us - r->begun_us, r->choice[0].got);
+    check_end(s, r, st, text);
+    if (s->now_us - r->begun_us > s->report.slowest_us)
+        s->report.slowest_us = s->now_us - r->begun_us;
+    sim_count(s, st == KVS_OK ? SIM_N_ok : rejected ? SIM_N_rejected : st == KVS_REQ_CANCELLED ? SIM_N_left : SIM_N_errors, 1);
+    sim_count(s, SIM_N_deadlines, st == KVS_REQ_DEADLINE);
+}

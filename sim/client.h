@@ -1,0 +1,45 @@
+/* client.h - the clients: what they ask for, what they do while they wait, and whether what they get is what was promised.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVS_SIM_CLIENT_H
+#define KVS_SIM_CLIENT_H
+
+#include "router/core/router.h"
+#include "sim/world.h"
+
+struct sim_choice {
+    int32_t *answer; /* expected */
+    uint32_t answer_count, got;
+    bool ended;   /* by its last token */
+    bool stopped; /* by the client's stop string */
+};
+
+struct sim_request {
+    uint64_t id, begun_us, deadline_us;
+    int32_t *prompt;
+    uint32_t prompt_count, max_tokens;
+    struct sim_choice choice[RTR_CHOICES_MAX];
+    uint32_t choices;
+    bool ignore_eos, over, left, slow;
+    uint32_t pause_at, stop_at, stop_choice; /* 0: never; after so many tokens */
+};
+
+struct sim_client {
+    struct sim_request **request; /* all of the run, by id - 1 */
+    uint32_t count, cap, open;
+    uint32_t first_open; /* all before are over */
+};
+
+void sim_client_create(struct sim *s);
+void sim_client_free(struct sim *s);
+void sim_client_ask(struct sim *s, const struct sim_command *c);
+/* From the router. */
+void sim_client_token(struct sim *s, uint64_t id, uint32_t choice, const struct msg_token *t);
+void sim_client_over(struct sim *s, uint64_t id, kvs_status st, const char *text, bool rejected);
+
+/* router.c */
+void sim_router_create(struct sim *s);
+void sim_router_free(struct sim *s);
+void sim_router_feed(struct sim *s, const struct rtr_event *ev);
+struct rtr *sim_router_core(struct sim *s);
+
+#endif

@@ -1,0 +1,71 @@
+/* net.h - control streams between nodes, as net/rpc.h offers them to the real edges: reliable and ordered while they live, with latency
+ * drawn from the seed; when one breaks, its two ends learn of it at different times, and frames under way are lost from some moment on.
+ * A call that was started ends exactly once at the caller (on_end, made up on loss or deadline), unless the caller cancelled it.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVS_SIM_NET_H
+#define KVS_SIM_NET_H
+
+#include "base/buf.h"
+#include "sim/world.h"
+
+typedef enum sim_callee { SIM_CALLEE_PENDING, SIM_CALLEE_OPEN, SIM_CALLEE_ENDED, SIM_CALLEE_DONE } sim_callee;
+
+struct sim_call {
+    uint32_t stream, caller; /* caller: side of the connection */
+    msg_method method;
+    bool caller_waits; /* END has not come */
+    bool caller_done;  /* nothing more from the caller: END came (Prefill: ACK, NACK), or CANCEL went out */
+    sim_callee callee;
+    uint64_t deadline_us; /* as the callee sees it; 0: none */
+    uint64_t id;          /* the caller's own: request, or xfer */
+    uint32_t attempt, choice;
+};
+
+struct sim_conn {
+    uint64_t id;
+    uint32_t node[2], life[2]; /* [0] dialed */
+    bool up[2], over[2];
+    uint64_t last_us[2]; /* by sender: arrivals keep their order */
+    uint64_t cut_us[2];  /* by sender: what would arrive later is lost */
+    bool broken;
+    uint64_t stall_us; /* KV messages between these two do not move before */
+    bool kv_dead;      /* nor ever again */
+    uint32_t next_stream[2];
+    struct sim_call *call;
+    uint32_t call_count, call_cap;
+};
+
+struct sim_conn *sim_conn_find(struct sim *s, uint64_t id);
+uint32_t sim_conn_side(const struct sim_conn *c, uint32_t node);
+void sim_dial_soon(struct sim *s, uint32_t a, uint32_t b, uint64_t low_us, uint64_t high_us);
+void sim_conn_break(struct sim *s, struct sim_conn *c);                      /* reset: noticed within 0.1 s on both sides */
+void sim_conn_silence(struct sim *s, struct sim_conn *c, uint64_t for_us);   /* partition */
+void sim_conn_timeout(struct sim *s, struct sim_conn *c, uint32_t hung_node); /* 2 s of silence of a hung process */
+void sim_net_killed(struct sim *s, uint32_t node);                           /* its connections end */
+void sim_net_free(struct sim *s);
+/* Closes it from this side: on_down follows here, later there. */
+void sim_conn_close(struct sim *s, uint32_t node, uint64_t conn);
+
+uint32_t sim_rpc_call(struct sim *s, uint32_t node, uint64_t conn, msg_method method, uint32_t remaining_ms, const struct kvs_buf *body,
+                      const struct sim_call *own); /* 0: no such connection any more */
+void sim_rpc_item(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream, const struct kvs_buf *body);
+void sim_rpc_end(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream, const struct msg_end *end);
+void sim_rpc_cancel(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream);
+void sim_rpc_ack(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream, const struct kvs_buf *nack); /* NULL: ACK */
+void sim_rpc_pause(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream, const struct kvs_buf *body, bool resume);
+
+/* What the nodes hear (router.c, worker.c). Payloads are borrowed. */
+struct sim_handlers {
+    void (*up)(struct sim *s, uint32_t node, uint64_t conn, uint32_t peer_node);
+    void (*down)(struct sim *s, uint32_t node, uint64_t conn, uint32_t peer_node);
+    void (*call)(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n);
+    void (*cancel)(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream);
+    void (*ack)(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream, bool nack);
+    void (*item)(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n);
+    void (*end)(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const struct msg_end *end);
+    void (*pause)(struct sim *s, uint32_t node, uint64_t conn, const uint8_t *body, size_t n, bool resume);
+    void (*suspect)(struct sim *s, uint32_t node, uint64_t conn, bool suspect);
+};
+extern const struct sim_handlers sim_router_handlers, sim_worker_handlers;
+
+#endif

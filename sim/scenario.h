@@ -1,0 +1,89 @@
+/* scenario.h - a scenario file: settings, timed commands and what the run must have shown at its end.
+ *
+ *   set KEY VALUE                      a setting (scenario.c has the table); faults in permille
+ *   workers prefill 2 decode 2 both 0
+ *   at 40ms ACTION                     once            every 50ms ACTION [from 0ms] [until 3s]    again and again, with jitter
+ *   expect NAME OP NUMBER              of each run     total NAME OP NUMBER                       summed over all seeds of a run
+ *
+ *   ACTION: request [prompt A..B] [answer A..B] [choices A..B] [deadline A..B] [remote|local|auto] [leave N] [slow N] [stop N] [exact N]
+ *           kill WHO | hang WHO for A..B | break WHO WHO | partition WHO WHO for A..B | kverror WHO | preempt WHO | drain WHO
+ *           set KEY VALUE | heal
+ *   WHO: a node's name (router, prefill-0, decode-1, ...), `any`, `prefill` or `decode` (one of these, drawn from the seed)
+ * Times take us, ms or s. A # begins a comment. Anything that is not understood is an error with its line.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVS_SIM_SCENARIO_H
+#define KVS_SIM_SCENARIO_H
+
+#include "base/error.h"
+#include "proto/msg.h"
+
+#define SIM_COMMANDS_MAX 64
+#define SIM_EXPECTS_MAX 64
+#define SIM_FOREVER UINT64_MAX
+
+struct sim_settings {
+    /* the model and the workers */
+    uint32_t block_tokens, layers, group_layers, pages, context, chunk_tokens, reserve_tokens, batch, sequences, vocab;
+    uint32_t calls, prefill_calls, send_window, queue_wait_us;
+    /* the router */
+    uint32_t requests_max, queue_max, worker_sequences, local_threshold, deadline_us;
+    /* speed */
+    uint32_t step_us, token_us, latency_us, kv_us;
+    /* faults, permille unless they say otherwise */
+    uint32_t kv_drop, kv_corrupt, kv_broken, kv_send_error, kv_double, kv_late, kv_forge, doubled, numeric, preempt, grant_refused;
+    uint32_t restart_us; /* a killed worker comes back after about so long; 0: never */
+    uint32_t lease_us;
+};
+
+struct sim_range {
+    uint64_t low, high;
+};
+
+typedef enum sim_action {
+    SIM_REQUEST,
+    SIM_KILL,
+    SIM_HANG,
+    SIM_BREAK,
+    SIM_PARTITION,
+    SIM_KVERROR,
+    SIM_PREEMPT,
+    SIM_DRAIN,
+    SIM_SET,
+    SIM_HEAL
+} sim_action;
+
+struct sim_command {
+    sim_action action;
+    uint64_t at_us, every_us, until_us; /* every_us 0: once */
+    char who[2][24];
+    struct sim_range duration;
+    uint32_t setting; /* SIM_SET: index into the table */
+    uint32_t value;
+    /* SIM_REQUEST */
+    struct sim_range prompt, answer, choices, deadline;
+    msg_placement placement;
+    uint32_t leave, slow, stop, exact; /* permille of requests; exact: the prompt fills whole blocks */
+};
+
+struct sim_expect {
+    uint32_t counter;
+    char op; /* '=', '<', '>' */
+    uint64_t number;
+    bool total;
+};
+
+struct sim_scenario {
+    struct sim_settings settings;
+    uint32_t workers[3]; /* prefill, decode, both */
+    struct sim_command command[SIM_COMMANDS_MAX];
+    uint32_t command_count;
+    struct sim_expect expect[SIM_EXPECTS_MAX];
+    uint32_t expect_count;
+};
+
+/* text: the whole file, NUL-terminated; it is not kept. */
+KVS_MUST_CHECK kvs_status sim_scenario_parse(const char *text, struct sim_scenario *out, struct kvs_error *err);
+void sim_setting_put(struct sim_settings *s, uint32_t index, uint32_t value);
+void sim_faults_off(struct sim_settings *s);
+
+#endif

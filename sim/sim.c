@@ -1,0 +1,166 @@
+/* sim.c - one run: build the world, let the scenario play, heal, wait until everything is over, see that nothing is left.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "sim/sim.h"
+
+#include "sim/client.h"
+#include "sim/worker.h"
+
+#include <stdlib.h>
+
+#define NOTES 4096u
+#define EVENTS_MAX 20000000u
+#define QUIET_US 5000000u /* after the last request: nothing may be left by then */
+
+static struct sim *current;
+
+void sim_print_current(void)
+{
+    if (current != NULL)
+        sim_print_notes(current);
+}
+
+uint64_t sim_current_seed(void)
+{
+    return current != NULL ? current->seed : 0;
+}
+
+static void name_nodes(struct sim *s)
+{
+    static const char *const name[3] = {"prefill", "decode", "both"};
+    static const msg_role role[3] = {MSG_ROLE_PREFILL, MSG_ROLE_DECODE, MSG_ROLE_BOTH};
+    kvs_format(s->node[0].id, sizeof s->node[0].id, "router");
+    s->node[0].role = MSG_ROLE_ROUTER;
+    s->node_count = 1;
+    for (int k = 0; k < 3; k++)
+        for (uint32_t i = 0; i < s->scenario->workers[k]; i++) {
+            struct sim_node *n = &s->node[s->node_count++];
+            kvs_format(n->id, sizeof n->id, "%s-%u", name[k], i);
+            n->role = role[k];
+        }
+    for (uint32_t a = 0; a < s->node_count; a++)
+        for (uint32_t b = a + 1; b < s->node_count; b++) {
+            msg_role x = s->node[a].role, y = s->node[b].role;
+            bool same = x == y && x != MSG_ROLE_BOTH;
+            s->pair[a][b].wanted = a == SIM_ROUTER || !same;
+        }
+}
+
+static struct sim *create(const struct sim_scenario *scenario, uint64_t seed, bool echo)
+{
+    struct sim *s = calloc(1, sizeof *s);
+    KVS_ASSERT(s != NULL);
+    s->scenario = scenario;
+    s->set = scenario->settings;
+    s->seed = seed;
+    s->rng.state = sim_mix(seed, 0x73696du);
+    s->heal_us = SIM_FOREVER;
+    s->echo = echo;
+    s->notes = calloc(NOTES, sizeof *s->notes);
+    KVS_ASSERT(s->notes != NULL);
+    name_nodes(s);
+    sim_client_create(s);
+    sim_router_create(s);
+    for (uint32_t i = 0; i < s->node_count; i++)
+        sim_start_process(s, i);
+    sim_start_commands(s);
+    return s;
+}
+
+static void destroy(struct sim *s)
+{
+    for (uint32_t i = 1; i < s->node_count; i++)
+        if (s->node[i].worker != NULL)
+            sim_worker_destroy(s->node[i].worker);
+    sim_net_free(s);
+    sim_router_free(s);
+    sim_client_free(s);
+    sim_drop_events(s);
+    free(s->notes);
+    free(s);
+}
+
+/* Requests come until the last `until` of the scenario; a scenario without heal is healed there. */
+static uint64_t last_command(const struct sim_scenario *c)
+{
+    uint64_t last = 0;
+    for (uint32_t i = 0; i < c->command_count; i++) {
+        const struct sim_command *x = &c->command[i];
+        uint64_t end = x->every_us == 0 ? x->at_us : x->until_us;
+        if (end != SIM_FOREVER && end > last)
+            last = end;
+    }
+    return last;
+}
+
+static bool holds(const struct sim_expect *e, const struct sim_report *r)
+{
+    uint64_t n = r->n[e->counter];
+    return e->op == '=' ? n == e->number : e->op == '<' ? n < e->number : n > e->number;
+}
+
+static bool met(const struct sim_scenario *c, const struct sim_report *r, bool total, char *why, size_t cap)
+{
+    for (uint32_t i = 0; i < c->expect_count; i++) {
+        const struct sim_expect *e = &c->expect[i];
+        if (e->total != total || holds(e, r))
+            continue;
+        kvs_format(why, cap, "expected %s %c %llu, but it is %llu", sim_counter_name(e->counter), e->op, (unsigned long long)e->number,
+                   (unsigned long long)r->n[e->counter]);
+        return false;
+    }
+    return true;
+}
+
+bool sim_totals_met(const struct sim_scenario *scenario, const struct sim_report *sum, char *why_out, size_t why_cap)
+{
+    return met(scenario, sum, true, why_out, why_cap);
+}
+
+static void play(struct sim *s)
+{
+    uint64_t end = last_command(s->scenario), quiet = 0;
+    while (!s->failed) {
+        if (!sim_next(s)) {
+            sim_fail(s, "nothing is due any more, but the run is not over");
+            break;
+        }
+        if (s->report.n[SIM_N_events] > EVENTS_MAX)
+            sim_fail(s, "more than %u events: something goes round in circles", EVENTS_MAX);
+        if (s->now_us <= end || s->client->open != 0)
+            continue;
+        if (quiet == 0)
+            quiet = s->now_us + QUIET_US;
+        if (sim_is_idle(s))
+            break;
+        if (s->now_us > quiet)
+            sim_check_idle(s);
+    }
+    s->report.n[SIM_N_virtual_ms] = s->now_us / 1000;
+}
+
+bool sim_run(const struct sim_scenario *scenario, uint64_t seed, bool trace, struct sim_report *out, char *why_out, size_t why_cap)
+{
+    struct sim *s = create(scenario, seed, trace);
+    current = s;
+    play(s);
+    bool failed = s->failed;
+    if (failed)
+        kvs_format(why_out, why_cap, "%s", s->why);
+    uint64_t hash = s->report.trace_hash;
+    if (failed && !trace)
+        sim_print_notes(s);
+    struct rtr_stats st;
+    rtr_stats(sim_router_core(s), &st);
+    s->report.n[SIM_N_replaced] = st.replaced;
+    s->report.n[SIM_N_late_entries] = st.late;
+    for (uint32_t i = 1; i < s->node_count; i++) /* their numbers are added up when they end */
+        if (s->node[i].worker != NULL && !failed)
+            sim_worker_destroy(s->node[i].worker);
+    *out = s->report;
+    out->trace_hash = hash;
+    if (!failed)
+        failed = !met(scenario, out, false, why_out, why_cap);
+    current = NULL;
+    destroy(s);
+    return !failed;
+}

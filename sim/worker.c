@@ -1,0 +1,426 @@
+/* worker.c - see worker.h: life of a worker, its streams, its slots for peers, its loop's turn (worker/core/sched.h says how to drive it).
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "sim/worker.h"
+
+#include "proto/frame.h"
+#include "proto/wire.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TICKS_MAX 8
+#define SPINS_MAX 2000u
+#define LOAD_US 250000u
+#define ARENA ((size_t)4 << 20)
+
+static struct sim_worker *worker_of(struct sim *s, uint32_t node)
+{
+    return s->node[node].worker;
+}
+
+void sim_worker_post(struct sim_worker *w, uint64_t at_us, sim_run_fn run, uint64_t id, uint64_t a, uint64_t b, void *ptr)
+{
+    sim_post(w->s, at_us,
+             &(struct sim_event){.run = run, .node = w->node, .life = w->s->node[w->node].life, .id = id, .a = a, .b = b, .ptr = ptr});
+}
+
+/* --- life --- */
+
+void sim_worker_create(struct sim *s, uint32_t node)
+{
+    const struct sim_settings *c = &s->set;
+    struct sim_node *n = &s->node[node];
+    struct kvs_error err = {0};
+    struct sim_worker *w = calloc(1, sizeof *w);
+    KVS_ASSERT(w != NULL && n->worker == NULL);
+    w->s = s;
+    w->node = node;
+    w->timer_us = w->fenced_since_us = SIM_FOREVER;
+    sim_device_create(w);
+    struct wrk_sched_config sc = {.layout = &w->layout, .seqs_max = c->sequences, .batch_seqs = c->batch, .context = c->context,
+                                  .chunk_tokens = c->chunk_tokens, .reserve_tokens = c->reserve_tokens};
+    for (uint32_t g = 0; g < w->layout.group_count; g++)
+        sc.pages[g] = c->pages;
+    kvs_status st = wrk_sched_create(&sc, &w->sched, &err);
+    KVS_ASSERT(st == KVS_OK);
+    if (n->role != MSG_ROLE_DECODE) {
+        struct pfw_config pc = {.sched = w->sched, .calls_max = c->prefill_calls, .vocab = c->vocab, .send_window = c->send_window,
+                                .queue_wait_us = c->queue_wait_us};
+        st = pfw_create(&pc, &w->pfw, &err);
+        KVS_ASSERT(st == KVS_OK);
+    }
+    if (n->role != MSG_ROLE_PREFILL) {
+        struct dcw_config dc = {.sched = w->sched, .id = n->id, .epoch = n->epoch, .seed = kvs_rng_next(&s->rng), .calls_max = c->calls,
+                                .vocab = c->vocab};
+        st = dcw_create(&dc, &w->dcw, &err);
+        KVS_ASSERT(st == KVS_OK);
+        w->pending = calloc(SIM_PENDING, sizeof *w->pending);
+        KVS_ASSERT(w->pending != NULL);
+    }
+    n->worker = w;
+}
+
+static void collect(struct sim_worker *w)
+{
+    if (w->dcw != NULL) {
+        struct dcw_stats d = dcw_stats(w->dcw);
+        sim_count(w->s, SIM_N_remote, d.remote);
+        sim_count(w->s, SIM_N_local, d.local);
+        sim_count(w->s, SIM_N_fallbacks, d.fallbacks);
+    }
+    sim_count(w->s, SIM_N_preemptions, wrk_sched_stats(w->sched).preemptions);
+}
+
+void sim_worker_destroy(struct sim_worker *w)
+{
+    collect(w);
+    if (w->step != NULL)
+        (void)wrk_sched_step_done(w->sched, w->step->id, KVS_REQ_CANCELLED, NULL);
+    pfw_destroy(w->pfw);
+    dcw_destroy(w->dcw);
+    wrk_sched_destroy(w->sched);
+    sim_port_free(w);
+    sim_sink_free(w);
+    sim_device_free(w);
+    w->s->node[w->node].worker = NULL;
+    free(w);
+}
+
+/* --- the loop's turn --- */
+
+void sim_worker_zero(struct sim_worker *w)
+{
+    struct wrk_page page[16];
+    size_t n;
+    while ((n = wrk_sched_take_zeros(w->sched, page, 16)) != 0)
+        for (size_t i = 0; i < n; i++)
+            sim_device_zero(w, page[i].group, page[i].page);
+}
+
+static uint64_t next_deadline(const struct sim_worker *w)
+{
+    uint64_t p = w->pfw != NULL ? pfw_deadline_us(w->pfw) : SIM_FOREVER;
+    uint64_t d = w->dcw != NULL ? dcw_deadline_us(w->dcw) : SIM_FOREVER;
+    return p < d ? p : d;
+}
+
+static void tick(struct sim_worker *w)
+{
+    if (w->pfw != NULL)
+        sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_TICK});
+    if (w->dcw != NULL)
+        sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_TICK});
+}
+
+static void start_step(struct sim_worker *w)
+{
+    if (w->step != NULL)
+        return;
+    if (wrk_sched_stats(w->sched).active != 0 && sim_chance(w->s, w->s->set.preempt) && wrk_sched_preempt_newest(w->sched))
+        sim_fault(w->s, SIM_N_forced_preemptions);
+    const struct wrk_step *step = wrk_sched_next_step(w->sched);
+    sim_worker_zero(w);
+    if (step != NULL)
+        sim_device_submit(w, step);
+}
+
+static void on_timer(struct sim *s, struct sim_event *e)
+{
+    struct sim_worker *w = worker_of(s, e->node);
+    w->spins = e->at_us == w->spun_us ? w->spins + 1 : 0;
+    w->spun_us = e->at_us;
+    if (w->spins > SPINS_MAX)
+        sim_fail(s, "%s: a machine asks for a TICK again and again and does nothing with it", s->node[e->node].id);
+    if (w->timer_us <= e->at_us)
+        w->timer_us = SIM_FOREVER;
+    sim_worker_turn(w);
+}
+
+void sim_worker_turn(struct sim_worker *w)
+{
+    for (int i = 0; i < TICKS_MAX && next_deadline(w) <= w->s->now_us; i++)
+        tick(w);
+    start_step(w);
+    if (w->step != NULL)
+        w->stop_step = wrk_sched_stop_wanted(w->sched);
+    uint64_t at = next_deadline(w);
+    if (at < w->timer_us) {
+        w->timer_us = at > w->s->now_us ? at : w->s->now_us;
+        sim_worker_post(w, w->timer_us, on_timer, 0, 0, 0, NULL);
+    }
+}
+
+void sim_worker_drain(struct sim_worker *w)
+{
+    w->draining = true;
+    if (w->pfw != NULL)
+        sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_DRAIN});
+    if (w->dcw != NULL)
+        sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_DRAIN});
+    sim_worker_turn(w);
+}
+
+/* --- peers --- */
+
+uint32_t sim_worker_slot(const struct sim_worker *w, uint64_t conn)
+{
+    for (uint32_t i = 0; i < SIM_SLOTS; i++)
+        if (w->slot[i].state == SIM_SLOT_UP && w->slot[i].conn == conn)
+            return i;
+    return SIM_SLOTS;
+}
+
+static void linked(struct sim *s, struct sim_event *e)
+{
+    struct sim_worker *w = worker_of(s, e->node);
+    uint32_t i = (uint32_t)e->id;
+    struct sim_slot *p = &w->slot[i];
+    if (p->state != SIM_SLOT_CONNECTED || p->conn != e->a)
+        return;
+    p->state = SIM_SLOT_UP;
+    p->announced = true;
+    sim_note(s, e->node, "peer %u is linked to %n", i, p->node);
+    if (w->pfw != NULL)
+        sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_PEER_UP, .peer = i});
+    if (w->dcw != NULL)
+        sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_PEER_UP, .peer = i, .peer_up = {.id = s->node[p->node].id, .transport = "loopback"}});
+    sim_worker_turn(w);
+}
+
+static void peer_connected(struct sim_worker *w, uint64_t conn, uint32_t peer_node)
+{
+    for (uint32_t i = 0; i < SIM_SLOTS; i++) {
+        if (w->slot[i].state != SIM_SLOT_FREE)
+            continue;
+        w->slot[i] = (struct sim_slot){.state = SIM_SLOT_CONNECTED, .conn = conn, .node = peer_node};
+        sim_worker_post(w, sim_in(w->s, 3000, 12000), linked, i, conn, 0, NULL);
+        return;
+    }
+    sim_fail(w->s, "%s: all slots for peers are taken: closed ones do not come back", w->s->node[w->node].id);
+}
+
+static void peer_lost(struct sim_worker *w, uint64_t conn)
+{
+    for (uint32_t i = 0; i < SIM_SLOTS; i++) {
+        struct sim_slot *p = &w->slot[i];
+        if (p->conn != conn || (p->state != SIM_SLOT_CONNECTED && p->state != SIM_SLOT_UP))
+            continue;
+        bool announced = p->announced;
+        p->announced = false;
+        sim_port_close(w, i);
+        if (announced && w->pfw != NULL)
+            sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_PEER_DOWN, .peer = i});
+        if (announced && w->dcw != NULL)
+            sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_PEER_DOWN, .peer = i});
+    }
+}
+
+void sim_worker_port_error(struct sim_worker *w)
+{
+    uint32_t from = (uint32_t)sim_draw(w->s, 0, SIM_SLOTS - 1);
+    for (uint32_t k = 0; k < SIM_SLOTS; k++) {
+        const struct sim_slot *p = &w->slot[(from + k) % SIM_SLOTS];
+        if (p->state != SIM_SLOT_UP)
+            continue;
+        sim_note(w->s, w->node, "the transport to %n reports an error", p->node);
+        sim_conn_close(w->s, w->node, p->conn);
+        return;
+    }
+}
+
+/* --- streams --- */
+
+static void on_up(struct sim *s, uint32_t node, uint64_t conn, uint32_t peer_node)
+{
+    if (peer_node != SIM_ROUTER)
+        peer_connected(worker_of(s, node), conn, peer_node);
+}
+
+static void on_down(struct sim *s, uint32_t node, uint64_t conn, uint32_t peer_node)
+{
+    struct sim_worker *w = worker_of(s, node);
+    if (peer_node != SIM_ROUTER)
+        peer_lost(w, conn);
+    if (w->dcw != NULL)
+        sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_ROUTER_DOWN, .conn = conn});
+    if (w->load_conn == conn)
+        w->load_conn = 0;
+    sim_worker_turn(w);
+}
+
+static void report_load(struct sim *s, struct sim_event *e)
+{
+    struct sim_worker *w = worker_of(s, e->node);
+    if (w->load_conn == 0 || w->load_conn != e->a || w->load_stream != e->b)
+        return;
+    struct msg_load *m = calloc(1, sizeof *m);
+    KVS_ASSERT(m != NULL);
+    struct wrk_sched_stats st = wrk_sched_stats(w->sched);
+    m->sequence = w->load_sequence++;
+    m->running = st.active;
+    m->waiting = st.waiting;
+    m->outstanding_tokens = st.outstanding_tokens;
+    m->draining = w->draining;
+    m->metrics = "";
+    for (uint32_t i = 0; i < SIM_SLOTS; i++) {
+        if (w->slot[i].state != SIM_SLOT_UP)
+            continue;
+        struct msg_peer_link *p = &m->peers[m->peer_count++];
+        kvs_format(p->id, sizeof p->id, "%s", s->node[w->slot[i].node].id);
+        kvs_format(p->transport, sizeof p->transport, "loopback");
+    }
+    struct kvs_buf body;
+    kvs_buf_init(&body, MSG_PAYLOAD_MAX);
+    kvs_status coded = msg_load_encode(m, &body);
+    KVS_ASSERT(coded == KVS_OK);
+    sim_rpc_item(s, w->node, w->load_conn, w->load_stream, &body);
+    kvs_buf_fini(&body);
+    free(m);
+    sim_worker_post(w, s->now_us + LOAD_US, report_load, 0, e->a, e->b, NULL);
+}
+
+static void call_generate(struct sim_worker *w, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n)
+{
+    struct sim *s = w->s;
+    struct kvs_arena arena;
+    struct msg_generate m;
+    struct kvs_error err = {0};
+    kvs_arena_init(&arena, ARENA);
+    kvs_status st = msg_generate_decode(body, n, &arena, &m, &err);
+    if (st != KVS_OK)
+        sim_fail(s, "GENERATE does not decode: %s", err.text);
+    struct dcw_event ev = {.kind = DCW_EV_GENERATE, .conn = conn, .stream = call->stream, .generate = {.msg = &m, .deadline_us = call->deadline_us}};
+    sim_note(s, w->node, "GENERATE request %u attempt %u choice %u, %u tokens", m.request, m.attempt, m.choice, m.token_count);
+    uint32_t times = sim_chance(s, s->set.doubled) ? 2 : 1;
+    if (times == 2)
+        sim_fault(s, SIM_N_doubled_events);
+    while (st == KVS_OK && times-- > 0)
+        sim_sink_feed(w, &ev);
+    kvs_arena_fini(&arena);
+}
+
+static void call_abort(struct sim_worker *w, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n)
+{
+    struct kvs_arena arena;
+    struct msg_abort m;
+    kvs_arena_init(&arena, 4096);
+    kvs_status st = msg_abort_decode(body, n, &arena, &m, NULL);
+    KVS_ASSERT(st == KVS_OK);
+    sim_note(w->s, w->node, "ABORT request %u up to attempt %u", m.request, m.attempt);
+    sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_ABORT, .conn = conn, .stream = call->stream, .request = m.request, .abort = {.attempt = m.attempt}});
+    kvs_arena_fini(&arena);
+}
+
+static void call_prefill(struct sim_worker *w, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n)
+{
+    struct sim *s = w->s;
+    uint32_t slot = sim_worker_slot(w, conn);
+    if (slot == SIM_SLOTS) {
+        static const struct msg_end refused = {.status = KVS_PEER_REFUSED, .text = "no KV link to this worker is up"};
+        sim_rpc_end(s, w->node, conn, call->stream, &refused);
+        return;
+    }
+    struct kvs_arena arena;
+    struct msg_prefill m;
+    struct kvs_error err = {0};
+    kvs_arena_init(&arena, ARENA);
+    kvs_status st = msg_prefill_decode(body, n, &arena, &m, &err);
+    if (st != KVS_OK)
+        sim_fail(s, "PREFILL does not decode: %s", err.text);
+    struct pfw_event ev = {.kind = PFW_EV_CALL, .conn = conn, .stream = call->stream, .peer = slot, .call = {.msg = &m, .deadline_us = call->deadline_us}};
+    sim_note(s, w->node, "PREFILL request %u xfer %x, %u tokens, %u pages", m.request, m.xfer, m.token_count, m.want_count);
+    uint32_t times = sim_chance(s, s->set.doubled) ? 2 : 1;
+    while (st == KVS_OK && times-- > 0)
+        sim_source_feed(w, &ev);
+    kvs_arena_fini(&arena);
+}
+
+static void on_call(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n)
+{
+    struct sim_worker *w = worker_of(s, node);
+    static const struct msg_end unknown = {.status = KVS_REQ_UNSUPPORTED, .text = "not offered here"};
+    switch (call->method) {
+    case MSG_LOAD:
+        w->load_conn = conn;
+        w->load_stream = call->stream;
+        sim_worker_post(w, sim_in(s, 0, 1000), report_load, 0, conn, call->stream, NULL);
+        break;
+    case MSG_TOKENS:
+        if (w->dcw != NULL)
+            sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_TOKENS_OPEN, .conn = conn, .stream = call->stream});
+        break;
+    case MSG_GENERATE:
+        if (w->dcw != NULL)
+            call_generate(w, conn, call, body, n);
+        else
+            sim_rpc_end(s, node, conn, call->stream, &unknown);
+        break;
+    case MSG_ABORT:
+        if (w->dcw != NULL)
+            call_abort(w, conn, call, body, n);
+        break;
+    case MSG_PREFILL:
+        if (w->pfw != NULL)
+            call_prefill(w, conn, call, body, n);
+        else
+            sim_rpc_end(s, node, conn, call->stream, &unknown);
+        break;
+    default: sim_rpc_end(s, node, conn, call->stream, &unknown); break;
+    }
+    sim_worker_turn(w);
+}
+
+static void on_cancel(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream)
+{
+    struct sim_worker *w = worker_of(s, node);
+    if (w->pfw != NULL)
+        sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_CANCEL, .conn = conn, .stream = stream});
+    if (w->dcw != NULL)
+        sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_CANCEL, .conn = conn, .stream = stream});
+    sim_worker_turn(w);
+}
+
+static void on_ack(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream, bool nack)
+{
+    struct sim_worker *w = worker_of(s, node);
+    uint32_t times = sim_chance(s, s->set.doubled) ? 2 : 1;
+    while (w->pfw != NULL && times-- > 0)
+        sim_source_feed(w, &(struct pfw_event){.kind = nack ? PFW_EV_NACK : PFW_EV_ACK, .conn = conn, .stream = stream});
+    sim_worker_turn(w);
+}
+
+static void on_item(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n)
+{
+    (void)conn, (void)body, (void)n;
+    sim_fail(s, "%s: an ITEM on a call of method %u", s->node[node].id, call->method);
+}
+
+static void on_end(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const struct msg_end *end)
+{
+    struct sim_worker *w = worker_of(s, node);
+    if (call->method == MSG_PREFILL && w->dcw != NULL)
+        (void)sim_sink_end(w, conn, call, end);
+    sim_worker_turn(w);
+}
+
+static void on_pause(struct sim *s, uint32_t node, uint64_t conn, const uint8_t *body, size_t n, bool resume)
+{
+    struct sim_worker *w = worker_of(s, node);
+    struct kvs_arena arena;
+    struct msg_pause p;
+    kvs_arena_init(&arena, 4096);
+    kvs_status st = msg_pause_decode(body, n, &arena, &p, NULL);
+    KVS_ASSERT(st == KVS_OK);
+    kvs_arena_fini(&arena);
+    if (w->dcw != NULL)
+        sim_sink_feed(w, &(struct dcw_event){.kind = resume ? DCW_EV_RESUME : DCW_EV_PAUSE, .conn = conn, .request = p.request});
+    sim_worker_turn(w);
+}
+
+static void on_suspect(struct sim *s, uint32_t node, uint64_t conn, bool suspect)
+{
+    (void)s, (void)node, (void)conn, (void)suspect;
+}
+
+const struct sim_handlers sim_worker_handlers = {.up = on_up, .down = on_down, .call = on_call, .cancel = on_cancel, .ack = on_ack,
+                                                 .item = on_item, .end = on_end, .pause = on_pause, .suspect = on_suspect};
