@@ -62,8 +62,8 @@ static const char *worker_rest(const struct sim_worker *w)
         return "the decode machine has transfers";
     if (w->pfw != NULL && pfw_stats(w->pfw).queued + pfw_stats(w->pfw).running != 0)
         return "the prefill machine has calls";
-    if (w->grant_count != 0 || w->send_count != 0)
-        return "the transport has grants or sends";
+    if (w->grant_count != 0 || w->send_count != 0 || w->recv_count != 0)
+        return "the transport has grants, sends or receives";
     if (w->xfer_count != 0)
         return "transfers were not forgotten";
     return w->step != NULL ? "a step is in flight" : NULL;

@@ -218,8 +218,9 @@ void sim_client_over(struct sim *s, uint64_t id, kvs_status st, const char *text
     s->client->open--;
     sim_note(s, SIM_NOBODY, "request %u is over: %s after %u us, %u tokens", id, st, s->now_us - r->begun_us, r->choice[0].got);
     check_end(s, r, st, text);
-    if (s->now_us - r->begun_us > s->report.slowest_us)
-        s->report.slowest_us = s->now_us - r->begun_us;
+    uint64_t ms = (s->now_us - r->begun_us) / 1000;
+    if (ms > s->report.n[SIM_N_slowest_ms])
+        s->report.n[SIM_N_slowest_ms] = ms;
     sim_count(s, st == KVS_OK ? SIM_N_ok : rejected ? SIM_N_rejected : st == KVS_REQ_CANCELLED ? SIM_N_left : SIM_N_errors, 1);
     sim_count(s, SIM_N_deadlines, st == KVS_REQ_DEADLINE);
 }

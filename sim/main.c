@@ -69,7 +69,7 @@ static void print_report(const struct sim_report *r, uint64_t runs)
     for (uint32_t i = 0; i < SIM_COUNTER_COUNT; i++)
         if (r->n[i] != 0)
             printf(" %s=%llu", sim_counter_name(i), (unsigned long long)r->n[i]);
-    printf(" slowest_ms=%llu hash=%016llx\n", (unsigned long long)(r->slowest_us / 1000), (unsigned long long)r->trace_hash);
+    printf(" hash=%016llx\n", (unsigned long long)r->trace_hash);
 }
 
 static int run_all(const struct sim_scenario *s, uint64_t seed, uint64_t seeds, bool trace, bool quiet)

@@ -19,7 +19,7 @@ struct message {
     uint32_t source, source_life, source_slot, sink, sink_life;
     uint64_t conn;
     const uint8_t *bytes; /* in the source's memory */
-    uint32_t want;        /* slot of the sink once accepted */
+    uint64_t recv;        /* number of the posted receive */
     uint64_t copy_us;     /* how long the receive takes */
     bool flip, fail, forged;
     size_t own_bytes;
@@ -115,7 +115,6 @@ static void grant_free(struct sim_worker *w, struct sim_grant *g)
         }
     kvt_sink_destroy(g->sink);
     free(g->page);
-    free(g->receiving);
     free(g);
 }
 
@@ -167,10 +166,9 @@ void sim_port_grant(struct sim_worker *w, uint32_t slot, struct kvt_sink *sink, 
 {
     struct sim_grant *g = calloc(1, sizeof *g);
     KVS_ASSERT(g != NULL);
-    *g = (struct sim_grant){.xfer = kvt_sink_xfer(sink), .slot = slot, .sink = sink, .want_count = want_count};
+    *g = (struct sim_grant){.xfer = kvt_sink_xfer(sink), .slot = slot, .sink = sink};
     g->page = calloc(want_count, sizeof *g->page);
-    g->receiving = calloc(want_count, 1);
-    KVS_ASSERT(g->page != NULL && g->receiving != NULL);
+    KVS_ASSERT(g->page != NULL);
     for (uint32_t i = 0; i < want_count; i++) {
         struct wrk_page *p = &g->page[g->page_count];
         if (!sim_page_of(w, kvt_sink_want(sink, i)->dest, p))
@@ -249,31 +247,59 @@ static bool link_moves(struct sim *s, const struct message *m, uint64_t *at_us)
     return true;
 }
 
+static struct sim_recv *recv_find(struct sim_worker *w, uint64_t number)
+{
+    for (uint32_t i = 0; i < w->recv_count; i++)
+        if (w->recv[i].number == number)
+            return &w->recv[i];
+    return NULL;
+}
+
+/* A receive ends, well or not; the sink is told if there still is one. */
+static void recv_over(struct sim_worker *w, struct sim_recv *r, bool ok)
+{
+    struct sim_recv x = *r;
+    *r = w->recv[--w->recv_count];
+    struct sim_grant *g = grant_find(w, x.xfer, SIM_GRANT_IN_PORT);
+    if (g == NULL)
+        return;
+    if (ok && x.want < g->page_count)
+        g->landed_pages++;
+    g->first_us = g->first_us != 0 ? g->first_us : w->s->now_us;
+    g->last_us = w->s->now_us;
+    kvt_sink_landed(g->sink, x.want, ok);
+    grant_check(w, g);
+}
+
 static void landed(struct sim *s, struct sim_event *e)
 {
     struct sim_worker *w = s->node[e->node].worker;
-    struct message *m = e->ptr;
-    struct sim_grant *g = grant_find(w, m->header.xfer, SIM_GRANT_IN_PORT);
-    if (g == NULL || !g->receiving[m->want]) /* the peer was closed by force: its receives are over */
+    const struct message *m = e->ptr;
+    struct sim_recv *r = recv_find(w, m->recv);
+    if (r == NULL) /* the peer was closed by force: its receives are over */
         return;
-    const struct kvt_want *want = kvt_sink_want(g->sink, m->want);
-    bool ok = !m->fail && kvt_checksum(want->dest, want->bytes) == m->header.checksum;
+    bool ok = !m->fail && kvt_checksum(r->dest, r->bytes) == m->header.checksum;
     if (!ok)
         sim_count(s, SIM_N_declined, 1);
-    if (ok && m->header.kind == KVT_PAGE)
-        g->landed_pages++;
-    if (g->first_us == 0)
-        g->first_us = s->now_us;
-    g->last_us = s->now_us;
-    g->receiving[m->want] = 0;
-    kvt_sink_landed(g->sink, m->want, ok);
-    grant_check(w, g);
+    recv_over(w, r, ok);
+}
+
+/* Do these bytes still belong to a transfer? */
+static bool may_write(const struct sim_worker *w, const struct sim_recv *r)
+{
+    struct wrk_page p;
+    if (sim_page_of(w, r->dest, &p))
+        return w->recvs[p.group][p.page] != 0;
+    for (uint32_t i = 0; i < w->xfer_count; i++)
+        if (w->xfer[i].logits == r->dest && w->xfer[i].in_port)
+            return true;
+    return false;
 }
 
 static void copied(struct sim *s, struct sim_event *e)
 {
     struct sim_worker *w = s->node[e->node].worker;
-    struct message *m = e->ptr;
+    const struct message *m = e->ptr;
     uint64_t at = s->now_us;
     if (!link_moves(s, m, &at))
         return; /* never completes; closing the peer ends it */
@@ -281,21 +307,36 @@ static void copied(struct sim *s, struct sim_event *e)
         post_message(s, at, copied, m, e->node, e->life);
         return;
     }
-    struct sim_grant *g = grant_find(w, m->header.xfer, SIM_GRANT_IN_PORT);
-    if (g != NULL && g->receiving[m->want]) {
-        const struct kvt_want *want = kvt_sink_want(g->sink, m->want);
-        struct wrk_page p;
-        if (m->fail)
-            memset(want->dest, 0x5a, want->bytes / 2); /* a broken receive leaves something behind */
-        else
-            memcpy(want->dest, m->forged ? m->own : m->bytes, want->bytes);
-        if (m->flip)
-            ((uint8_t *)want->dest)[sim_draw(s, 0, want->bytes - 1)] ^= 1;
-        if (sim_page_of(w, want->dest, &p) && w->recvs[p.group][p.page] == 0)
-            sim_fail(s, "%s: a transfer writes into a page that is not granted", s->node[w->node].id);
+    struct sim_recv *r = recv_find(w, m->recv);
+    if (r == NULL)
+        return;
+    if (!may_write(w, r)) {
+        sim_fail(s, "%s: a receive of xfer %llx writes into memory that its transfer has given back", s->node[w->node].id,
+                 (unsigned long long)r->xfer);
+        return;
     }
+    if (m->fail)
+        memset(r->dest, 0x5a, r->bytes / 2); /* a broken receive leaves something behind */
+    else
+        memcpy(r->dest, m->forged ? m->own : m->bytes, r->bytes);
+    if (m->flip)
+        r->dest[sim_draw(s, 0, r->bytes - 1)] ^= 1;
     post_completed(s, m, KVS_OK);
     post_message(s, sim_in(s, 1, sim_chance(s, 100) ? 20000 : 200), landed, m, e->node, e->life);
+}
+
+static void post_receive(struct sim_worker *w, struct message *m, const struct sim_grant *g, uint32_t want)
+{
+    if (w->recv_count == w->recv_cap) {
+        w->recv_cap = w->recv_cap != 0 ? w->recv_cap * 2 : 32;
+        w->recv = realloc(w->recv, w->recv_cap * sizeof *w->recv);
+        KVS_ASSERT(w->recv != NULL);
+    }
+    const struct kvt_want *x = kvt_sink_want(g->sink, want);
+    m->recv = ++w->number;
+    w->recv[w->recv_count++] =
+        (struct sim_recv){.number = m->recv, .xfer = g->xfer, .slot = g->slot, .want = want, .dest = x->dest, .bytes = x->bytes};
+    kvt_sink_begin(g->sink, want, m->header.checksum);
 }
 
 static void arrived(struct sim *s, struct sim_event *e)
@@ -317,22 +358,20 @@ static void arrived(struct sim *s, struct sim_event *e)
         return;
     struct sim_grant *g = grant_find(w, m->header.xfer, SIM_GRANT_IN_PORT);
     kvt_verdict v = KVT_DECLINE_XFER;
+    uint32_t want = 0;
     if (g != NULL)
-        v = kvt_sink_check(g->sink, &m->header, m->length, &m->want);
+        v = kvt_sink_check(g->sink, &m->header, m->length, &want);
     else if (m->forged && (g = newest_grant(w)) != NULL) /* a port that finds its sinks by something else than the xfer asks one of them */
-        v = kvt_sink_check(g->sink, &m->header, m->length, &m->want);
+        v = kvt_sink_check(g->sink, &m->header, m->length, &want);
     if (v != KVT_ACCEPT) {
         sim_note(s, w->node, "message of xfer %x block %u group %u declined: reason %u", m->header.xfer, m->header.block, m->header.group, v);
         sim_count(s, SIM_N_declined, 1);
         post_completed(s, m, KVS_OK); /* the sender cannot tell */
         return;
     }
-    if (m->forged) {
-        m->header.xfer = g->xfer;
-        sim_note(s, w->node, "a stranger's message was ACCEPTED for xfer %x block %u", m->header.xfer, m->header.block);
-    }
-    g->receiving[m->want] = 1;
-    kvt_sink_begin(g->sink, m->want, m->header.checksum);
+    if (m->forged)
+        sim_note(s, w->node, "a stranger's message was ACCEPTED for xfer %x block %u", g->xfer, m->header.block);
+    post_receive(w, m, g, want);
     post_message(s, s->now_us + m->copy_us, copied, m, e->node, e->life);
 }
 
@@ -416,7 +455,7 @@ void sim_port_send(struct sim_worker *w, uint32_t slot, const struct kvt_header 
         KVS_ASSERT(w->send != NULL);
     }
     struct sim_send *x = &w->send[w->send_count++];
-    *x = (struct sim_send){.cookie = cookie, .number = ++w->send_number, .slot = slot, .watch = watch};
+    *x = (struct sim_send){.cookie = cookie, .number = ++w->number, .slot = slot, .watch = watch};
     (*watch)++;
     sim_count(s, SIM_N_kv_messages, 1);
     const struct sim_slot *p = &w->slot[slot];
@@ -452,25 +491,17 @@ static void loop_closed(struct sim *s, struct sim_event *e)
     sim_worker_turn(w);
 }
 
-static void cut_receives(struct sim_grant *g)
-{
-    for (uint32_t i = 0; i < g->want_count; i++) {
-        if (!g->receiving[i])
-            continue;
-        g->receiving[i] = 0;
-        kvt_sink_landed(g->sink, i, false);
-    }
-}
-
 static void destroy_peer(struct sim *s, struct sim_event *e)
 {
     struct sim_worker *w = s->node[e->node].worker;
     uint32_t slot = (uint32_t)e->id;
+    for (uint32_t i = w->recv_count; i-- > 0;)
+        if (w->recv[i].slot == slot)
+            recv_over(w, &w->recv[i], false);
     for (uint32_t i = w->grant_count; i-- > 0;) {
         struct sim_grant *g = w->grant[i];
         if (g->slot != slot || g->state != SIM_GRANT_IN_PORT)
             continue;
-        cut_receives(g);
         if (kvt_sink_state_of(g->sink) == KVT_SINK_OPEN)
             kvt_sink_end(g->sink, KVS_PEER_LOST, 0);
         grant_check(w, g);
@@ -490,10 +521,11 @@ void sim_port_close(struct sim_worker *w, uint32_t slot)
 
 void sim_port_free(struct sim_worker *w)
 {
-    while (w->grant_count > 0) {
-        cut_receives(w->grant[0]);
+    while (w->recv_count > 0)
+        recv_over(w, &w->recv[0], false);
+    while (w->grant_count > 0)
         grant_free(w, w->grant[0]);
-    }
     free(w->grant);
     free(w->send);
+    free(w->recv);
 }

@@ -28,8 +28,9 @@ bool sim_counter_find(const char *name, uint32_t *out)
 void sim_report_add(struct sim_report *sum, const struct sim_report *one)
 {
     for (uint32_t i = 0; i < SIM_COUNTER_COUNT; i++)
-        sum->n[i] += one->n[i];
+        if (i != SIM_N_slowest_ms)
+            sum->n[i] += one->n[i];
+        else if (one->n[i] > sum->n[i])
+            sum->n[i] = one->n[i];
     sum->trace_hash = sum->trace_hash * 0x9e3779b97f4a7c15u + one->trace_hash;
-    if (one->slowest_us > sum->slowest_us)
-        sum->slowest_us = one->slowest_us;
 }

@@ -11,7 +11,7 @@
     X(stopped_steps) X(late_entries) X(after_heal) X(end_overtook)                                                          \
     X(faults) X(kills) X(hangs) X(breaks) X(partitions) X(kv_errors) X(kv_drops) X(kv_corruptions) X(kv_broken)             \
     X(kv_send_errors) X(kv_doubles) X(kv_lates) X(kv_forgeries) X(doubled_events) X(numerics) X(forced_preemptions)         \
-    X(grants_refused) X(drains) X(leavers) X(slow_clients) X(stops) X(expired) X(members) X(events) X(virtual_ms)
+    X(grants_refused) X(drains) X(leavers) X(slow_clients) X(stops) X(expired) X(members) X(events) X(virtual_ms) X(slowest_ms)
 
 typedef enum sim_counter {
 #define X(name) SIM_N_##name,
@@ -23,7 +23,6 @@ typedef enum sim_counter {
 struct sim_report {
     uint64_t n[SIM_COUNTER_COUNT];
     uint64_t trace_hash;
-    uint64_t slowest_us; /* from a request's beginning to its end */
 };
 
 const char *sim_counter_name(uint32_t counter);

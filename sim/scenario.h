@@ -24,7 +24,7 @@
 struct sim_settings {
     /* the model and the workers */
     uint32_t block_tokens, layers, group_layers, pages, context, chunk_tokens, reserve_tokens, batch, sequences, vocab;
-    uint32_t calls, prefill_calls, send_window, queue_wait_us;
+    uint32_t calls, prefill_calls, send_window, queue_wait_us, both_wait_us;
     /* the router */
     uint32_t requests_max, queue_max, worker_sequences, local_threshold, deadline_us;
     /* speed */

@@ -160,7 +160,7 @@ bool sim_run(const struct sim_scenario *scenario, uint64_t seed, bool trace, str
     out->trace_hash = hash;
     if (!failed)
         failed = !met(scenario, out, false, why_out, why_cap);
-    current = NULL;
     destroy(s);
+    current = NULL;
     return !failed;
 }

@@ -31,6 +31,7 @@ void sim_worker_create(struct sim *s, uint32_t node)
     const struct sim_settings *c = &s->set;
     struct sim_node *n = &s->node[node];
     struct kvs_error err = {0};
+    bool both = n->role == MSG_ROLE_BOTH;
     struct sim_worker *w = calloc(1, sizeof *w);
     KVS_ASSERT(w != NULL && n->worker == NULL);
     w->s = s;
@@ -45,7 +46,7 @@ void sim_worker_create(struct sim *s, uint32_t node)
     KVS_ASSERT(st == KVS_OK);
     if (n->role != MSG_ROLE_DECODE) {
         struct pfw_config pc = {.sched = w->sched, .calls_max = c->prefill_calls, .vocab = c->vocab, .send_window = c->send_window,
-                                .queue_wait_us = c->queue_wait_us};
+                                .queue_wait_us = both ? c->both_wait_us : c->queue_wait_us};
         st = pfw_create(&pc, &w->pfw, &err);
         KVS_ASSERT(st == KVS_OK);
     }

@@ -29,9 +29,15 @@ struct sim_grant { /* a sink, from the command to the event that hands it back *
     uint32_t slot;
     struct kvt_sink *sink;
     struct wrk_page *page; /* of each want but the logits */
-    uint8_t *receiving;    /* of each want */
-    uint32_t want_count, page_count, landed_pages;
+    uint32_t page_count, landed_pages;
     uint64_t first_us, last_us;
+};
+
+struct sim_recv { /* a posted receive: whoever has lost track of it, the bytes still come */
+    uint64_t number, xfer;
+    uint32_t slot, want;
+    uint8_t *dest;
+    uint64_t bytes;
 };
 
 struct sim_send { /* a message that the port has */
@@ -68,7 +74,9 @@ struct sim_worker {
     uint32_t grant_count, grant_cap;
     struct sim_send *send;
     uint32_t send_count, send_cap;
-    uint64_t send_number;
+    struct sim_recv *recv;
+    uint32_t recv_count, recv_cap;
+    uint64_t number; /* of the last send or receive */
     struct sim_xfer *xfer;
     uint32_t xfer_count, xfer_cap;
     struct dcw_event *pending;
