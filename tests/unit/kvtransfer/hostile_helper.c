@@ -191,6 +191,7 @@ static void good_pages(const struct helper_order *o, struct helper_done *done)
     uint8_t *bytes = malloc((size_t)(o->blocks * o->page_bytes));
     if (bytes == NULL)
         give_up("no memory");
+    /* An eager send completes before it arrives; the last one goes by rendezvous, so that END follows all pages. */
     for (uint32_t i = 0; i < o->blocks; i++) {
         uint8_t *at = bytes + i * o->page_bytes;
         pattern_fill(at, (size_t)o->page_bytes, o->xfer, i, 0);
@@ -201,7 +202,7 @@ static void good_pages(const struct helper_order *o, struct helper_done *done)
                                      .block = i,
                                      .bytes = o->page_bytes,
                                      .checksum = kvt_checksum(at, (size_t)o->page_bytes)};
-        page(&h, at, (size_t)o->page_bytes, i % 2 == 0 ? UCP_AM_SEND_FLAG_RNDV : UCP_AM_SEND_FLAG_EAGER);
+        page(&h, at, (size_t)o->page_bytes, i % 2 == 0 ? UCP_AM_SEND_FLAG_EAGER : UCP_AM_SEND_FLAG_RNDV);
         drain();
         if (o->hostile)
             page(&h, at, (size_t)o->page_bytes, UCP_AM_SEND_FLAG_RNDV); /* once more: a double */
