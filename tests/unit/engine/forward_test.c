@@ -7,11 +7,13 @@
 #include <cmocka.h>
 
 #include "engine/ops/ops.h"
+#include "sys/clock.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/unit/engine/rig.h"
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static const char *const isas[] = {"ref", "avx2"};
 static uint32_t isa_count;
@@ -200,15 +202,33 @@ static void test_overflow_of_half_pages(void **state)
     free(copy);
 }
 
+/* Members of the team sleep between steps: a worker without requests must not burn a core. */
+static void test_idle_team_sleeps(void **state)
+{
+    (void)state;
+    struct rig r;
+    int32_t ids[3] = {1, 2, 3};
+    float *logits = calloc(TST_LLAMA_VOCAB, sizeof *logits);
+    rig_open(&r, file, file_size, &(struct rig_options){.kv = KVC_F16, .threads = 4});
+    rig_feed(&r, 0, ids, 3, 0, 1, false, logits);
+    clock_t before = clock();
+    kvs_sleep_us(300000);
+    double busy = (double)(clock() - before) / CLOCKS_PER_SEC;
+    print_message("process time of 4 threads in 0.3 s of idling: %.4f s\n", busy);
+    assert_true(busy < 0.1);
+    rig_feed(&r, 0, ids, 3, 3, 1, false, logits); /* and wake up again */
+    rig_close(&r);
+    free(logits);
+}
+
 int main(void)
 {
     isa_count = eng_ops_best() != NULL && eng_ops_best() != &eng_ops_ref ? 2 : 1;
     file = tst_llama_make(&(struct tst_llama_options){.layers = 3, .untied = true, .seed = 12}, &file_size);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad_input_changes_nothing),
-        cmocka_unit_test(test_layer_callback),
-        cmocka_unit_test(test_nan_ends_its_sequence_only),
-        cmocka_unit_test(test_overflow_of_half_pages),
+        cmocka_unit_test(test_bad_input_changes_nothing),  cmocka_unit_test(test_layer_callback),
+        cmocka_unit_test(test_nan_ends_its_sequence_only), cmocka_unit_test(test_overflow_of_half_pages),
+        cmocka_unit_test(test_idle_team_sleeps),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     free(file);
