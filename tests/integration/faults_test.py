@@ -188,7 +188,7 @@ class ByHand(Cluster):
             status = self.status()
         except (OSError, ValueError):
             return False
-        return any(w["role"] == "decode" and any(p["transport"] == "shm" for p in w["peers"]) for w in status["workers"])
+        return any(w["role"] == "decode" and any(p["transport"] == "cma" for p in w["peers"]) for w in status["workers"])
 
     def log(self, name):
         with open(os.path.join(self.dir, name + ".log"), errors="replace") as f:

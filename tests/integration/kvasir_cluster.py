@@ -98,6 +98,18 @@ def generate_alone(model, ids, n, *flags, seconds=120):
     return [(row["id"], row["logit"]) for row in rows]
 
 
+def said_until_ready(up, seconds, stderr):
+    """The lines that kvasir up prints, as a dict, once the one that begins with "ready" is there."""
+    deadline, text = time.monotonic() + seconds, b""
+    while not re.search(rb"^ready .*\n", text, re.M):
+        ready, _, _ = select.select([up.stdout], [], [], max(0, deadline - time.monotonic()))
+        more = os.read(up.stdout.fileno(), 4096) if ready else b""
+        if not more:
+            raise AssertionError(f"kvasir up: {'ended' if ready else f'not ready within {seconds} s'}: {stderr().strip()}")
+        text += more
+    return dict(line.split(" ", 1) for line in text.decode().splitlines())
+
+
 class Metrics:
     LINE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? (\S+)$")
     LABEL = re.compile(r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)"')
@@ -189,7 +201,7 @@ class Cluster:
         args = [os.path.join(BIN, "kvasir"), "up", "--model", model, "--model-name", "m", "--listen", "127.0.0.1:0",
                 "--run-dir", self.run_dir, "--prefill", str(prefill), "--decode", str(decode), "--threads", "1", *map(str, flags)]
         self.err = open(os.path.join(self.dir, "up.err"), "w+")
-        self.up = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=self.err, stdin=subprocess.DEVNULL, text=True,
+        self.up = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=self.err, stdin=subprocess.DEVNULL,
                                    env={**os.environ, **(env or {})}, preexec_fn=die_with_parent)
         self.said = {}
         try:
@@ -200,14 +212,7 @@ class Cluster:
             raise
 
     def _wait_ready(self, seconds):
-        deadline = time.monotonic() + seconds
-        while "ready" not in self.said:
-            ready, _, _ = select.select([self.up.stdout], [], [], max(0, deadline - time.monotonic()))
-            line = self.up.stdout.readline() if ready else None
-            if not line:
-                raise AssertionError(f"kvasir up: {'ended' if line == '' else f'not ready within {seconds} s'}: {self.stderr().strip()}")
-            word, _, rest = line.strip().partition(" ")
-            self.said[word] = rest
+        self.said = said_until_ready(self.up, seconds, self.stderr)
         self.url = self.said["ready"]
         self.host, port = self.url[len("http://"):].rsplit(":", 1)
         self.port = int(port)

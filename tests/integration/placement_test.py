@@ -223,11 +223,17 @@ def test_pages_running_out_preempts_and_changes_nothing():
     shape = Shape("f32", block=16)
     want = alone("f32", rows, 200)
     page = 16 * STORIES_LAYERS * STORIES_KV * 4
-    with Cluster(STORIES, *shape.flags(), "--kv-memory", page * 40) as c:
-        answers, d = measured(c, rows, 200, "local", together=True)
-        check_answers(answers, rows, want, "short of pages")
-        print(f"        preemptions: {d('kvasir_preemptions_total', worker='decode-0'):.0f}")
-        c.idle()
+
+    def go(reserve):
+        with Cluster(STORIES, *shape.flags(), "--kv-memory", page * 40, env={"KVASIR_KV_RESERVE_TOKENS": str(reserve)}) as c:
+            answers, d = measured(c, rows, 200, "local", together=True)
+            check_answers(answers, rows, want, "short of pages")
+            c.idle()
+            return d("kvasir_preemptions_total", worker="decode-0")
+    preempted = go(16)
+    print(f"        preemptions: {preempted:.0f}")
+    assert preempted >= 1, "nothing was preempted"
+    assert go(512) == 0, "preempted although all was reserved: the proof proves nothing"
 
 
 def test_short_prompts_stay_local():
