@@ -30,6 +30,8 @@ const struct kvs_config_row cli_up_rows[] = {
     {"up.context", "context", KVS_CFG_U32, "0", 0, 16777216, NULL, "tokens a sequence may have; 0: the file's context_length", AT(context)},
     {"up.kv_memory", "kv-memory", KVS_CFG_STRING, "", 0, 32, NULL, "KV memory per worker (512M, 2G); default a quarter of what is free, at most 2G",
      AT(kv_memory)},
+    {"up.prefix_cache", "prefix-cache", KVS_CFG_BOOL, "true", 0, 0, NULL, "workers keep the KV of prompts and answers for later requests",
+     AT(prefix_cache)},
     {"up.placement", "placement", KVS_CFG_ENUM, "auto", 0, 0, "auto|local|remote", "where prompts are prefilled", AT(placement)},
     {"up.local_threshold", "local-threshold", KVS_CFG_U32, "64", 0, 16777216, NULL, "prompts up to so many tokens stay on the decode worker",
      AT(local_threshold)},
@@ -123,6 +125,8 @@ static void plan_worker(const struct cli_up_config *c, const struct cli_up_paths
     flag_u32(d, "--context", c->context);
     if (c->kv_memory[0])
         flag(d, "--kv-memory", c->kv_memory);
+    if (!c->prefix_cache)
+        arg(d, "--no-prefix-cache");
     flag(d, "--log-level", c->log_level);
 }
 

@@ -164,6 +164,18 @@ static kvs_status read_kvasir(json_t *o, struct rtr_params *p, struct rtr_fault 
     return read_bool(k, "logits", "kvasir.logits", &p->logits, f);
 }
 
+static kvs_status read_cache_salt(json_t *o, struct rtr_params *p, struct rtr_fault *f)
+{
+    json_t *v = field(o, "cache_salt");
+    if (!v)
+        return KVS_OK;
+    size_t n = json_is_string(v) ? json_string_length(v) : 0;
+    if (n == 0 || n >= sizeof(p->cache_salt))
+        return rtr_fail(f, KVS_REQ_INVALID, "cache_salt", "'cache_salt' must be a string of 1 to %zu bytes", sizeof(p->cache_salt) - 1);
+    memcpy(p->cache_salt, json_string_value(v), n + 1);
+    return KVS_OK;
+}
+
 static kvs_status read_stream(json_t *o, struct rtr_params *p, struct rtr_fault *f)
 {
     kvs_status s = read_bool(o, "stream", "stream", &p->stream, f);
@@ -292,6 +304,8 @@ kvs_status rtr_params_parse(rtr_kind kind, const void *body, size_t n, struct rt
         s = read_bool(o, "return_token_ids", "return_token_ids", &p->return_ids, f);
     if (s == KVS_OK)
         s = read_bool(o, "ignore_eos", "ignore_eos", &p->ignore_eos, f);
+    if (s == KVS_OK)
+        s = read_cache_salt(o, p, f);
     if (s == KVS_OK)
         s = read_kvasir(o, p, f);
     if (s == KVS_OK)

@@ -7,6 +7,7 @@
 import contextlib
 import ctypes
 import http.client
+import itertools
 import json
 import os
 import re
@@ -152,12 +153,23 @@ class Answer:
         return self.json()["choices"][0]
 
 
+_salts = itertools.count()
+
+
+def salted(body):
+    """A fresh cache_salt, so that nothing is reused between requests; a test that wants reuse says cache_salt=NAME, or None for none."""
+    body = dict(body)
+    if body.setdefault("cache_salt", f"fresh-{os.getpid()}-{next(_salts)}") is None:
+        del body["cache_salt"]
+    return body
+
+
 class Stream:
     """A streamed answer, read event by event; close() leaves as a client that goes away does."""
 
     def __init__(self, cluster, path, body, seconds):
         self.sock = socket.create_connection((cluster.host, cluster.port), timeout=seconds)
-        data = json.dumps(body).encode()
+        data = json.dumps(salted(body)).encode()
         head = (f"POST {path} HTTP/1.1\r\nHost: {cluster.host}:{cluster.port}\r\nContent-Type: application/json\r\n"
                 f"Content-Length: {len(data)}\r\n\r\n")
         self.sock.sendall(head.encode() + data)
@@ -252,6 +264,8 @@ class Cluster:
     def request(self, method, path, body=None, headers=None, seconds=REQUEST_SECONDS):
         c = http.client.HTTPConnection(self.host, self.port, timeout=seconds)
         try:
+            if isinstance(body, dict) and path.startswith("/v1/"):
+                body = salted(body)
             data = json.dumps(body).encode() if isinstance(body, (dict, list)) else body
             c.request(method, path, data, {"Content-Type": "application/json", **(headers or {})} if data is not None else headers or {})
             r = c.getresponse()

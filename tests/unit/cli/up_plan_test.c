@@ -24,6 +24,14 @@ static void load(struct cli_up_config *c, int argc, char **argv)
     assert_int_equal(code, CLI_GO_ON);
 }
 
+static bool has(const struct cli_daemon *d, const char *word)
+{
+    for (uint32_t i = 1; i < d->argc; i++)
+        if (!strcmp(d->argv[i], word))
+            return true;
+    return false;
+}
+
 /* The value after a flag, NULL when the flag is not there. */
 static const char *value(const struct cli_daemon *d, const char *flag)
 {
@@ -54,6 +62,7 @@ static void test_defaults_are_one_of_each(void **state)
     assert_string_equal(value(&p->daemon[0], "--deadline"), "600.000000");
     assert_null(value(&p->daemon[1], "--chunk-tokens"));
     assert_null(value(&p->daemon[1], "--kv-memory"));
+    assert_false(has(&p->daemon[1], "--no-prefix-cache"));
     assert_null(p->daemon[2].argv[p->daemon[2].argc]);
     free(p);
 }
@@ -62,7 +71,8 @@ static void test_flags_reach_the_daemons(void **state)
 {
     (void)state;
     char args[][24] = {"up", "--prefill", "2", "--decode=3", "--transport", "tcp", "--kv-type", "f32", "--chunk-tokens", "7",
-                       "--block-tokens", "16", "--group-layers", "1", "--context", "512", "--placement", "remote", "--threads", "2", "--kv-memory", "64M"};
+                       "--block-tokens", "16", "--group-layers", "1", "--context", "512", "--placement", "remote", "--threads", "2", "--kv-memory", "64M",
+                       "--no-prefix-cache"};
     char *argv[sizeof args / sizeof args[0] + 1] = {NULL};
     int argc = (int)(sizeof args / sizeof args[0]);
     for (int i = 0; i < argc; i++)
@@ -83,6 +93,9 @@ static void test_flags_reach_the_daemons(void **state)
     assert_string_equal(value(d, "--threads"), "2");
     assert_string_equal(value(d, "--kv-memory"), "64M");
     assert_string_equal(value(&p->daemon[0], "--placement"), "remote");
+    assert_true(has(d, "--no-prefix-cache"));
+    assert_true(has(&p->daemon[1], "--no-prefix-cache"));
+    assert_false(has(&p->daemon[0], "--no-prefix-cache"));
     free(p);
 }
 

@@ -68,6 +68,8 @@ static const struct bad table[] = {
     {CHAT("\"stream_options\":{\"include_usage\":true}"), "stream_options", KVS_REQ_INVALID},
     {CHAT("\"stream\":true,\"stream_options\":7"), "stream_options", KVS_REQ_INVALID},
     {CHAT("\"stream\":true,\"stream_options\":{\"include_usage\":1}"), "stream_options.include_usage", KVS_REQ_INVALID},
+    {CHAT("\"cache_salt\":7"), "cache_salt", KVS_REQ_INVALID},
+    {CHAT("\"cache_salt\":\"\""), "cache_salt", KVS_REQ_INVALID},
     {CHAT("\"kvasir\":7"), "kvasir", KVS_REQ_INVALID},
     {CHAT("\"kvasir\":{\"placement\":\"here\"}"), "kvasir.placement", KVS_REQ_INVALID},
     {CHAT("\"kvasir\":{\"logits\":1}"), "kvasir.logits", KVS_REQ_INVALID},
@@ -149,7 +151,7 @@ static void test_good_bodies_are_understood(void **state)
     parse(RTR_CHAT,
           "{\"model\":\"m\",\"stream\":true,\"stream_options\":{\"include_usage\":true},\"n\":3,\"max_tokens\":5,\"max_completion_tokens\":9,"
           "\"temperature\":0,\"top_p\":0.5,\"top_k\":40,\"min_p\":0.1,\"seed\":-1,\"stop\":[\"a\",\"bc\"],\"return_token_ids\":true,"
-          "\"kvasir\":{\"placement\":\"remote\",\"logits\":true},\"user\":\"x\",\"metadata\":{\"k\":1},\"logit_bias\":{},\"tools\":[],"
+          "\"cache_salt\":\"s\",\"kvasir\":{\"placement\":\"remote\",\"logits\":true},\"user\":\"x\",\"metadata\":{\"k\":1},\"logit_bias\":{},\"tools\":[],"
           "\"response_format\":{\"type\":\"text\"},\"presence_penalty\":0,\"logprobs\":false,\"store\":null,\"nobody_knows\":[[]],"
           "\"messages\":[{\"role\":\"developer\",\"content\":\"be brief\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
           "{\"type\":\"text\",\"text\":\"b\"}]}]}",
@@ -160,6 +162,7 @@ static void test_good_bodies_are_understood(void **state)
     assert_true(p.sampling.temperature == 0.0f && p.sampling.top_p == 0.5f && p.sampling.top_k == 40);
     assert_int_equal(p.sampling.seed, UINT64_MAX);
     assert_int_equal(p.placement, MSG_PLACE_REMOTE);
+    assert_string_equal(p.cache_salt, "s");
     assert_int_equal(p.stop.count, 2);
     assert_int_equal(p.stop.len[1], 2);
     assert_int_equal(p.message_count, 2);
