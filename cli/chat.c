@@ -176,7 +176,7 @@ static void print_stats(const char *base, const struct answer *a, const char *pl
     printf("placement      %s\n", placement[0] ? placement : "the router did not say");
     double bytes = after.bytes - before->bytes, seconds = after.seconds - before->seconds;
     if (known && bytes > 0)
-        printf("KV moved       %.0f bytes in %.0f pages by %s, %.2f ms, %.2f GB/s\n", bytes, after.pages - before->pages, after.transport,
+        printf("KV moved       %.0f bytes in %.0f pages by %s; first to last %.1f ms, %.2f GB/s, while prefill went on\n", bytes, after.pages - before->pages, after.transport,
                seconds * 1e3, seconds > 0 ? bytes / seconds / 1e9 : 0.0);
     else
         printf("KV moved       none\n");
