@@ -2,6 +2,7 @@
  * Tokens and ends are checked where they reach the client (client.c), KV where it is read (device.c), streams where they are used (net.c).
  * SPDX-License-Identifier: Apache-2.0 */
 #include "sim/client.h"
+#include "sim/members.h"
 #include "sim/worker.h"
 
 #define FENCED_MAX_US 6000000u /* a fence: 2 s until a hung peer is dead, 0.5 s of timers, 0.1 s of closing, and room for a late message */
@@ -88,6 +89,8 @@ static const char *rest(struct sim *s, uint32_t *node_out)
 {
     *node_out = SIM_ROUTER;
     const char *why = router_rest(s);
+    if (why == NULL)
+        why = sim_members_rest(s, s->members);
     for (uint32_t i = 1; why == NULL && i < s->node_count; i++) {
         *node_out = i;
         why = s->node[i].worker != NULL ? worker_rest(s->node[i].worker) : "it is not running";

@@ -3,6 +3,7 @@
 #include "proto/frame.h"
 #include "proto/wire.h"
 #include "sim/client.h"
+#include "sim/members.h"
 #include "sim/net.h"
 
 #include <stdlib.h>
@@ -186,13 +187,17 @@ static void on_down(struct sim *s, uint32_t node, uint64_t conn, uint32_t peer_n
     (void)node, (void)peer_node;
     if (l != NULL)
         *l = s->router->link[--s->router->link_count];
+    sim_members_down(s->members, conn);
     sim_router_feed(s, &(struct rtr_event){.type = RTR_EV_WORKER_DOWN, .worker = conn});
 }
 
 static void on_call(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n)
 {
-    (void)node, (void)conn, (void)body, (void)n;
-    sim_fail(s, "the router is called with method %u", call->method);
+    (void)node;
+    if (call->method == MSG_REGISTER)
+        sim_members_register(s, s->members, conn, call->stream, body, n);
+    else
+        sim_fail(s, "the router is called with method %u", call->method);
 }
 
 static void on_nothing(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream)

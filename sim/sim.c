@@ -3,6 +3,7 @@
 #include "sim/sim.h"
 
 #include "sim/client.h"
+#include "sim/members.h"
 #include "sim/worker.h"
 
 #include <stdlib.h>
@@ -60,6 +61,7 @@ static struct sim *create(const struct sim_scenario *scenario, uint64_t seed, bo
     name_nodes(s);
     sim_client_create(s);
     sim_router_create(s);
+    sim_members_create(s, &s->members);
     for (uint32_t i = 0; i < s->node_count; i++)
         sim_start_process(s, i);
     sim_start_commands(s);
@@ -73,6 +75,7 @@ static void destroy(struct sim *s)
             sim_worker_destroy(s->node[i].worker);
     sim_net_free(s);
     sim_router_free(s);
+    sim_members_free(s->members);
     sim_client_free(s);
     sim_drop_events(s);
     free(s->notes);

@@ -4,6 +4,7 @@
 
 #include "proto/frame.h"
 #include "proto/wire.h"
+#include "sim/members.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -58,6 +59,7 @@ void sim_worker_create(struct sim *s, uint32_t node)
         w->pending = calloc(SIM_PENDING, sizeof *w->pending);
         KVS_ASSERT(w->pending != NULL);
     }
+    sim_view_create(&w->view);
     n->worker = w;
 }
 
@@ -83,6 +85,7 @@ void sim_worker_destroy(struct sim_worker *w)
     sim_port_free(w);
     sim_sink_free(w);
     sim_device_free(w);
+    cls_registry_destroy(w->view);
     w->s->node[w->node].worker = NULL;
     free(w);
 }
@@ -178,6 +181,10 @@ static void linked(struct sim *s, struct sim_event *e)
     struct sim_slot *p = &w->slot[i];
     if (p->state != SIM_SLOT_CONNECTED || p->conn != e->a)
         return;
+    if (!sim_view_knows(s, e->node, w->view, p->node)) { /* the stream is there before the router has told of the worker */
+        sim_worker_post(w, sim_in(s, 50000, 200000), linked, i, p->conn, 0, NULL);
+        return;
+    }
     p->state = SIM_SLOT_UP;
     p->announced = true;
     sim_note(s, e->node, "peer %u is linked to %n", i, p->node);
@@ -235,6 +242,8 @@ static void on_up(struct sim *s, uint32_t node, uint64_t conn, uint32_t peer_nod
 {
     if (peer_node != SIM_ROUTER)
         peer_connected(worker_of(s, node), conn, peer_node);
+    else
+        (void)sim_view_call(s, node, conn, worker_of(s, node)->view);
 }
 
 static void on_down(struct sim *s, uint32_t node, uint64_t conn, uint32_t peer_node)
@@ -330,9 +339,13 @@ static void call_prefill(struct sim_worker *w, uint64_t conn, const struct sim_c
         sim_fail(s, "PREFILL does not decode: %s", err.text);
     struct pfw_event ev = {.kind = PFW_EV_CALL, .conn = conn, .stream = call->stream, .peer = slot, .call = {.msg = &m, .deadline_us = call->deadline_us}};
     sim_note(s, w->node, "PREFILL request %u xfer %x, %u tokens, %u pages", m.request, m.xfer, m.token_count, m.want_count);
-    uint32_t times = sim_chance(s, s->set.doubled) ? 2 : 1;
-    while (st == KVS_OK && times-- > 0)
+    uint64_t refused = pfw_stats(w->pfw).refused;
+    if (st == KVS_OK)
         sim_source_feed(w, &ev);
+    if (st == KVS_OK && pfw_stats(w->pfw).refused == refused && sim_chance(s, s->set.doubled)) {
+        sim_fault(s, SIM_N_doubled_events); /* of a call that was refused nothing is left to know it by */
+        sim_source_feed(w, &ev);
+    }
     kvs_arena_fini(&arena);
 }
 
@@ -392,8 +405,11 @@ static void on_ack(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream,
 
 static void on_item(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n)
 {
-    (void)conn, (void)body, (void)n;
-    sim_fail(s, "%s: an ITEM on a call of method %u", s->node[node].id, call->method);
+    (void)conn;
+    if (call->method == MSG_REGISTER)
+        sim_view_item(s, node, worker_of(s, node)->view, body, n);
+    else
+        sim_fail(s, "%s: an ITEM on a call of method %u", s->node[node].id, call->method);
 }
 
 static void on_end(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const struct msg_end *end)

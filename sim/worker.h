@@ -70,6 +70,7 @@ struct sim_worker {
     struct pfw *pfw;
     struct dcw *dcw;
     struct sim_slot slot[SIM_SLOTS];
+    struct cls_registry *view; /* of the members */
     struct sim_grant **grant;
     uint32_t grant_count, grant_cap;
     struct sim_send *send;

@@ -77,6 +77,7 @@ struct sim {
     uint64_t next_conn;
 
     struct sim_router *router;
+    struct sim_members *members;
     struct sim_client *client;
     uint64_t heal_us; /* SIM_FOREVER: not yet */
 
