@@ -27,7 +27,7 @@ struct pfw_config {
     uint32_t calls_max;      /* queued and running calls, 1 .. 1024 */
     uint32_t vocab;          /* token ids are below it; the logits message has vocab * 4 bytes */
     uint32_t send_window;    /* 0: 64 */
-    uint64_t queue_wait_us;  /* longest wait for pages, then END{KVS_BUSY_PAGES}; 0: 10 s */
+    uint64_t queue_wait_us;  /* longest wait for pages, then END{KVS_BUSY_PAGES}; 0: 10 s; role both: short, peers may wait for each other */
     uint64_t call_max_us;    /* deadline of a call that states none; 0: 600 s */
 };
 

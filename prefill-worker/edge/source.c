@@ -15,6 +15,9 @@
 
 #define CALLS_MAX 64u
 #define SEND_WINDOW 64u
+/* Two workers of both roles, each with all its pages reserved for prompts that the other is to compute, wait for each other: refusing soon
+ * makes the callers compute their prompts themselves (found by the simulator: sim/scenarios/both.sim). */
+#define BOTH_WAIT_US 100000u
 #define LINE_MAX_ (CALLS_MAX * SEND_WINDOW)
 #define DECODE_MAX ((size_t)4 << 20)
 #define ACTIONS 16
@@ -99,6 +102,8 @@ static kvs_status source_create(struct wrk_worker *w, void **self_out, struct kv
     s->w = w;
     s->line = calloc(LINE_MAX_, sizeof *s->line);
     struct pfw_config c = {.sched = wrk_worker_sched(w), .calls_max = CALLS_MAX, .vocab = wrk_worker_card(w)->vocab, .send_window = SEND_WINDOW};
+    if (wrk_worker_card(w)->role == MSG_ROLE_BOTH)
+        c.queue_wait_us = BOTH_WAIT_US;
     kvs_status st = s->line == NULL ? kvs_fail(err, KVS_SELF_NOMEM, "out of memory for the prefill role") : pfw_create(&c, &s->core, err);
     if (st != KVS_OK) {
         source_destroy(s);
