@@ -396,6 +396,8 @@ kvs_status rtr_dispatch_create(const struct rtr_dispatch_config *c, struct rtr_d
         return kvs_fail(err, KVS_SELF_NOMEM, "out of memory");
     d->loop = c->loop;
     d->board = c->board;
+    d->head_after_us = c->head_after_us ? c->head_after_us : RTR_HEAD_AFTER_US;
+    d->comment_every_us = c->comment_every_us ? c->comment_every_us : RTR_COMMENT_EVERY_US;
     d->peers_max = c->core.workers_max;
     d->jobs_max = c->core.requests_max + JOBS_SLACK;
     atomic_init(&d->next_id, kvs_random_u64() >> 16 | 1); /* two lives of a router do not share ids; never 0 */

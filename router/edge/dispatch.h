@@ -22,6 +22,8 @@ struct rtr_dispatch_config {
     const char *name;        /* this router's id */
     const char *control_url; /* to listen on */
     struct rtr_board *board; /* metrics and status for other threads */
+    uint64_t head_after_us;    /* a stream without a token gets its head then; 0: 10 s */
+    uint64_t comment_every_us; /* and a comment so often while nothing else is sent; 0: 2 s */
 };
 KVS_MUST_CHECK kvs_status rtr_dispatch_create(const struct rtr_dispatch_config *c, struct rtr_dispatch **out, char *url_out, size_t url_cap,
                                               struct kvs_error *err);

@@ -15,7 +15,7 @@
 #include <stdatomic.h>
 
 #define RTR_TICK_US 100000u
-#define RTR_HEAD_AFTER_US 10000000u   /* a stream without a token gets its head then */
+#define RTR_HEAD_AFTER_US 10000000u
 #define RTR_COMMENT_EVERY_US 2000000u
 #define RTR_LINGER_US 10000000u       /* a control client that gives no credit after its request's end */
 
@@ -96,6 +96,7 @@ struct rtr_dispatch {
     struct rtr_deferred *deferred; /* a queue that grows */
     size_t deferred_count, deferred_cap;
     bool feeding;
+    uint64_t head_after_us, comment_every_us;
     struct kvs_buf scratch; /* one message being encoded, or one piece of answer */
     struct kvs_arena arena; /* one message being decoded */
     struct {

@@ -294,6 +294,8 @@ void rtr_job_finish(struct rtr_dispatch *d, uint64_t id, kvs_status status, cons
     if (j->x)
         finish_http(d, j, &f);
     kvs_counter_add(d->m.outcome[outcome_index(f.status)], 1);
+    if (kvs_is_peer(f.status) || kvs_is_self(f.status))
+        KVS_WARN("request failed", "req=%016" PRIx64 " status=%s text=\"%s\"", id, kvs_status_name(f.status), f.text);
     KVS_DEBUG("request over", "req=%016" PRIx64 " status=%s text=\"%s\" us=%" PRIu64, id, kvs_status_name(f.status), f.text,
               kvs_now_us() - j->arrived_us);
     if (j->x) {
@@ -321,9 +323,9 @@ void rtr_jobs_tick(struct rtr_dispatch *d, uint64_t now_us)
         }
         if (!j->answer->stream)
             continue;
-        if (!j->head_sent && now_us - j->arrived_us >= RTR_HEAD_AFTER_US)
+        if (!j->head_sent && now_us - j->arrived_us >= d->head_after_us)
             send_head(j, 200);
-        if (j->head_sent && !j->paused && now_us - j->written_us >= RTR_COMMENT_EVERY_US) {
+        if (j->head_sent && !j->paused && now_us - j->written_us >= d->comment_every_us) {
             size_t backlog;
             if (rtr_exchange_write(j->x, comment, sizeof(comment) - 1, &backlog) != KVS_OK)
                 give_up(d, j, KVS_BUSY_FULL, "the client does not read its answer");

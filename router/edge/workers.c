@@ -58,7 +58,7 @@ static void leave_core(struct rtr_dispatch *d, struct rtr_peer *p)
 
 void rtr_peer_down(struct rtr_dispatch *d, struct rtr_peer *p, const char *why)
 {
-    KVS_INFO("worker lost", "worker=%s cause=\"%s\"", p->id, why);
+    KVS_WARN("worker lost", "worker=%s cause=\"%s\"", p->id, why);
     leave_core(d, p);
     for (uint32_t i = 0; i < d->peer_count; i++) {
         if (d->peers[i] == p) {

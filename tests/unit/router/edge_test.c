@@ -472,7 +472,7 @@ static void test_without_workers_503(void **state)
 static void test_deadline_and_queue_full(void **state)
 {
     (void)state;
-    struct rig_options o;
+    struct rig_options o = {0};
     rtr_config_default(&o.core);
     o.core.deadline_us = 400000;
     o.core.worker_sequences_max = 1;
@@ -500,6 +500,76 @@ static void test_deadline_and_queue_full(void **state)
     rig_router_stop(router);
     rig_worker_stop(w);
     free(s);
+}
+
+static void test_a_stream_that_waits_gets_its_head_and_comments(void **state)
+{
+    (void)state;
+    struct rig_options o = {.head_after_us = 300000, .comment_every_us = 100000};
+    rtr_config_default(&o.core);
+    o.core.deadline_us = 1200000;
+    struct rig_router *router = rig_router_start(&o);
+    struct rig_script *s = script_new(TEXT);
+    struct rig_worker *w = rig_worker_start(rig_control_url(router), "decode-0", MSG_ROLE_DECODE, NULL, s);
+    rig_wait_ready(router);
+    s->hang_after = 0;
+    struct rig_reply p;
+    rig_request(router, "POST", "/v1/completions", COMPLETION(",\"stream\":true"), &p);
+    assert_int_equal(p.status, 200); /* the head is out before the fault is known, so the fault is an event */
+    assert_non_null(strstr(p.head, "x-kvasir-placement: mode=- prefill=- decode=decode-0 cached=- bytes=- transport=-"));
+    size_t comments = 0;
+    for (const char *c = kvs_buf_text(&p.body); (c = strstr(c, ": waiting\n\n")) != NULL; c++)
+        comments++;
+    printf("%zu comments\n", comments);
+    assert_true(comments >= 3);
+    assert_non_null(strstr(kvs_buf_text(&p.body), "\"error\""));
+    assert_null(strstr(kvs_buf_text(&p.body), "[DONE]"));
+    rig_reply_fini(&p);
+    rig_request(router, "POST", "/v1/completions", COMPLETION(), &p); /* no stream: its own status, however late */
+    assert_int_equal(p.status, 504);
+    assert_non_null(strstr(p.head, "x-should-retry: false"));
+    rig_reply_fini(&p);
+    rig_router_stop(router);
+    rig_worker_stop(w);
+    free(s);
+}
+
+#define CROWD 150
+
+/* Many streams at once; every third client leaves in the middle. The others get every byte, and nothing stays behind. */
+static void test_a_crowd_of_streams(void **state)
+{
+    struct rig *r = *state;
+    static int fd[CROWD];
+    static struct kvs_buf b[CROWD];
+    for (int i = 0; i < CROWD; i++) {
+        fd[i] = rig_connect(r->router);
+        kvs_buf_init(&b[i], 1u << 20);
+        send_stream_request(fd[i], "");
+    }
+    for (int i = 0; i < CROWD; i += 3) {
+        assert_true(rig_read(fd[i], &b[i], "data: ", 20000));
+        close(fd[i]);
+        kvs_buf_fini(&b[i]);
+    }
+    for (int i = 0; i < CROWD; i++) {
+        char want[64];
+        size_t at = 0;
+        if (i % 3 == 0)
+            continue;
+        assert_true(rig_read(fd[i], &b[i], "[DONE]", 20000));
+        const char *p = kvs_buf_text(&b[i]);
+        for (; at < strlen(TEXT); at++) { /* every letter, in order */
+            snprintf(want, sizeof(want), "\"text\":\"%c\"", TEXT[at]);
+            p = strstr(p, want);
+            assert_non_null(p);
+            p++;
+        }
+        close(fd[i]);
+        kvs_buf_fini(&b[i]);
+    }
+    assert_true(rig_wait(idle_worker, r->script, 5000));
+    assert_int_equal(r->script->generates, CROWD);
 }
 
 static void test_stopping_ends_running_requests(void **state)
@@ -546,6 +616,8 @@ int main(void)
         WITH(test_remote_placement_needs_a_linked_prefill_worker),
         WITH(test_hostile_http_is_refused),
         WITH(test_a_bad_body_leaves_the_connection_usable),
+        WITH(test_a_crowd_of_streams),
+        cmocka_unit_test(test_a_stream_that_waits_gets_its_head_and_comments),
         cmocka_unit_test(test_without_workers_503),
         cmocka_unit_test(test_deadline_and_queue_full),
         cmocka_unit_test(test_stopping_ends_running_requests),

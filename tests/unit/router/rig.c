@@ -45,8 +45,11 @@ struct rig_router *rig_router_start(const struct rig_options *o)
     assert_int_equal(rtr_board_create(r->metrics, "router", &r->board), KVS_OK);
     struct rtr_dispatch_config d = {.loop = r->loop, .name = "router", .control_url = "tcp://127.0.0.1:0", .board = r->board};
     rtr_config_default(&d.core);
-    if (o)
+    if (o) {
         d.core = o->core;
+        d.head_after_us = o->head_after_us;
+        d.comment_every_us = o->comment_every_us;
+    }
     if (rtr_dispatch_create(&d, &r->dispatch, r->control, sizeof(r->control), &e) != KVS_OK)
         fail_msg("%s", e.text);
     struct rtr_http_config h = {.listen = "127.0.0.1:0", .dispatch = r->dispatch, .board = r->board, .threads = 2, .connections_max = 512};
