@@ -45,6 +45,7 @@ struct wrk_worker {
     void *self[ROLES_MAX];
     size_t role_count;
     net_conn router; /* the connection that discovery runs on */
+    uint64_t decoded; /* decode tokens when the last step was started */
     bool stopping;
     atomic_bool device_posted, port_posted; /* a wake-up is on its way to the loop */
     atomic_bool registered;                 /* for /health/ready */
@@ -334,8 +335,10 @@ static void start_step(struct wrk_worker *w)
 {
     if (w->stopping || wrk_sched_in_flight(w->sched) != NULL)
         return;
-    if (wrk_sched_stats(w->sched).active != 0 && KVS_FAILPOINT("decode.preempt"))
+    uint64_t decoded = wrk_sched_stats(w->sched).decode_tokens;
+    if (decoded != w->decoded && KVS_FAILPOINT("decode.preempt")) /* hit once after each step that wrote a token */
         (void)wrk_sched_preempt_newest(w->sched);
+    w->decoded = decoded;
     const struct wrk_step *step = wrk_sched_next_step(w->sched);
     wrk_worker_zero(w);
     if (step != NULL)
