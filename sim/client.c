@@ -2,12 +2,14 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "sim/client.h"
 
+#include "sim/net.h"
 #include "sim/oracle.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define GRACE_US 3000000u /* after healing: time for streams to come back */
+#define BACK_US 1000000u  /* a request that is over leaves the workers within so long */
 
 void sim_client_create(struct sim *s)
 {
@@ -146,6 +148,30 @@ static void react(struct sim *s, struct sim_request *r, uint32_t choice)
     }
 }
 
+/* What the first token says about how the prompt's KV came to be. */
+static void check_placed(struct sim *s, const struct sim_request *r, const struct msg_placed *p)
+{
+    const struct sim_settings *c = &s->set;
+    unsigned long long n = (unsigned long long)r->id;
+    uint64_t blocks = (r->prompt_count + c->block_tokens - 1) / c->block_tokens, groups = (c->layers + c->group_layers - 1) / c->group_layers;
+    bool travelled = p->pages > 0, known = false;
+    for (uint32_t i = 1; i < s->node_count; i++)
+        known = known || strcmp(p->prefill_worker, s->node[i].id) == 0;
+    if (!known)
+        sim_fail(s, "request %llu: prefilled by \"%s\", who is nobody", n, p->prefill_worker);
+    if (travelled != (p->bytes > 0) || travelled != (strcmp(p->transport, "loopback") == 0))
+        sim_fail(s, "request %llu: %u pages, %llu bytes over \"%s\"", n, p->pages, (unsigned long long)p->bytes, p->transport);
+    if (p->mode == MSG_PLACE_LOCAL && p->cached_tokens + p->local_prefill_tokens < r->prompt_count)
+        sim_fail(s, "request %llu: local, but only %u of %u tokens were computed", n, p->local_prefill_tokens, r->prompt_count);
+    if (p->mode == MSG_PLACE_REMOTE && p->cached_tokens == 0 && p->local_prefill_tokens == 0 &&
+        (p->pages != blocks * groups || p->bytes != blocks * c->block_tokens * c->layers * 8))
+        sim_fail(s, "request %llu: remote, with %u of %llu pages and %llu bytes", n, p->pages, (unsigned long long)(blocks * groups),
+                 (unsigned long long)p->bytes);
+    if (p->mode != MSG_PLACE_LOCAL && p->mode != MSG_PLACE_REMOTE)
+        sim_fail(s, "request %llu: placed neither here nor there", n);
+    sim_count(s, SIM_N_cached_tokens, p->cached_tokens);
+}
+
 void sim_client_token(struct sim *s, uint64_t id, uint32_t choice, const struct msg_token *t)
 {
     struct sim_request *r = find(s, id);
@@ -180,7 +206,22 @@ void sim_client_token(struct sim *s, uint64_t id, uint32_t choice, const struct 
     c->ended = t->finish != MSG_RUNNING;
     if ((c->got == 1) != t->has_placed)
         sim_fail(s, "request %llu choice %u: token %u %s placement", n, choice, t->index, t->has_placed ? "repeats the" : "lacks its");
+    if (t->has_placed)
+        check_placed(s, r, &t->placed);
     react(s, r, choice);
+}
+
+/* Is a worker that could know better still busy with it? */
+static void check_gone(struct sim *s, struct sim_event *e)
+{
+    for (uint32_t i = 0; i < s->conn_count; i++) {
+        const struct sim_conn *c = s->conn[i];
+        const struct sim_node *worker = &s->node[c->node[0]];
+        bool disturbed = c->broken || c->stall_us + BACK_US > s->now_us || worker->hung || worker->hung_us + 2 * BACK_US > s->now_us;
+        for (uint32_t k = 0; k < c->call_count && !disturbed; k++)
+            if (c->call[k].method == MSG_GENERATE && c->call[k].id == e->id && c->call[k].callee != SIM_CALLEE_DONE)
+                sim_fail(s, "request %llu is over since %u ms, but %s still has it", (unsigned long long)e->id, BACK_US / 1000, worker->id);
+    }
 }
 
 static void check_end(struct sim *s, const struct sim_request *r, kvs_status st, const char *text)
@@ -218,6 +259,7 @@ void sim_client_over(struct sim *s, uint64_t id, kvs_status st, const char *text
     s->client->open--;
     sim_note(s, SIM_NOBODY, "request %u is over: %s after %u us, %u tokens", id, st, s->now_us - r->begun_us, r->choice[0].got);
     check_end(s, r, st, text);
+    post_client(s, s->now_us + BACK_US, check_gone, id, 0);
     uint64_t ms = (s->now_us - r->begun_us) / 1000;
     if (ms > s->report.n[SIM_N_slowest_ms])
         s->report.n[SIM_N_slowest_ms] = ms;

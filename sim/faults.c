@@ -125,6 +125,7 @@ static void hang_suspect(struct sim *s, struct sim_event *e)
 static void unhang(struct sim *s, uint32_t node)
 {
     sim_note(s, SIM_NOBODY, "%n goes on", node);
+    s->node[node].hung_us = s->now_us;
     sim_wake(s, node);
     for (uint32_t i = 0; i < s->conn_count; i++)
         if (s->conn[i]->node[0] == node && s->conn[i]->node[1] == SIM_ROUTER && s->conn[i]->up[1] && !s->conn[i]->over[1])

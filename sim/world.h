@@ -42,7 +42,7 @@ struct sim_node {
     uint32_t life;
     uint64_t epoch;
     bool alive, hung;
-    uint64_t hung_us;
+    uint64_t hung_us; /* when it was stopped, and later when it went on */
     struct sim_event *held; /* events that wait for SIGCONT, in order */
     uint32_t held_count, held_cap;
     struct sim_worker *worker; /* NULL: router, or dead */
