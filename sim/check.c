@@ -48,7 +48,7 @@ static const char *worker_rest(const struct sim_worker *w)
             return "pages are held";
         if (n.fenced != 0)
             return "pages are fenced";
-        if (n.free != n.total)
+        if (n.free + n.cached != n.total)
             return "pages are missing";
         for (uint32_t i = 0; i < w->s->set.pages; i++)
             if (w->reads[g][i] != 0 || w->recvs[g][i] != 0)

@@ -71,6 +71,26 @@ static void post_client(struct sim *s, uint64_t at_us, sim_run_fn run, uint64_t 
     sim_post(s, at_us, &(struct sim_event){.run = run, .node = SIM_NOBODY, .id = id, .a = a});
 }
 
+/* Token i of shared beginning k: the same for everybody who draws it. */
+static int32_t prefix_token(const struct sim *s, uint64_t k, uint32_t i)
+{
+    return (int32_t)(sim_mix(sim_mix(s->seed, k), i) % s->set.vocab);
+}
+
+static void make_prompt(struct sim *s, const struct sim_command *c, struct sim_request *r)
+{
+    uint32_t shared = 0;
+    uint64_t k = 0;
+    if (s->set.prefixes > 0 && sim_chance(s, c->prefix)) {
+        k = sim_draw(s, 0, s->set.prefixes - 1);
+        shared = (uint32_t)sim_draw(s, 1, s->set.prefix_tokens);
+    }
+    if (s->set.tenants > 1)
+        r->tenant = (uint32_t)sim_draw(s, 0, s->set.tenants - 1);
+    for (uint32_t i = 0; i < r->prompt_count; i++)
+        r->prompt[i] = i < shared ? prefix_token(s, k, i) : (int32_t)sim_draw(s, 0, s->set.vocab - 1);
+}
+
 static struct sim_request *make_request(struct sim *s, const struct sim_command *c, struct rtr_request *ask)
 {
     struct sim_client *k = s->client;
@@ -95,11 +115,12 @@ static struct sim_request *make_request(struct sim *s, const struct sim_command 
     r->ignore_eos = sim_chance(s, 200);
     r->prompt = calloc(r->prompt_count, sizeof *r->prompt);
     KVS_ASSERT(r->prompt != NULL && r->choices <= RTR_CHOICES_MAX);
-    for (uint32_t i = 0; i < r->prompt_count; i++)
-        r->prompt[i] = (int32_t)sim_draw(s, 0, s->set.vocab - 1);
+    make_prompt(s, c, r);
     *ask = (struct rtr_request){.id = r->id, .model = 1, .choices = r->choices, .tokens = r->prompt, .token_count = r->prompt_count,
                                 .max_tokens = r->max_tokens, .stop_ids = {SIM_STOP_ID}, .stop_id_count = 1, .ignore_eos = r->ignore_eos,
                                 .placement = c->placement};
+    if (s->set.tenants > 1)
+        kvs_format(ask->tenant, sizeof ask->tenant, "tenant-%u", r->tenant);
     ask->sampling = (struct msg_sampling){.temperature = 0.5f, .top_p = 0.9f, .top_k = (uint32_t)sim_draw(s, 0, 50), .seed = kvs_rng_next(&s->rng)};
     for (uint32_t i = 0; i < r->choices; i++) {
         r->choice[i].answer = calloc(r->max_tokens, sizeof(int32_t));
@@ -148,6 +169,31 @@ static void react(struct sim *s, struct sim_request *r, uint32_t choice)
     }
 }
 
+static int32_t token_at(const struct sim_request *r, uint32_t choice, uint32_t i)
+{
+    return i < r->prompt_count ? r->prompt[i] : r->choice[choice].answer[i - r->prompt_count];
+}
+
+/* Cached tokens must have been seen before, in a request of the same tenant: somebody else's must not be found. */
+static void check_cached(struct sim *s, const struct sim_request *r, uint32_t cached)
+{
+    uint32_t longest = 0;
+    for (uint32_t i = 0; i < s->client->count && longest < cached; i++) {
+        const struct sim_request *o = s->client->request[i];
+        for (uint32_t k = 0; k < o->choices && o->tenant == r->tenant; k++) {
+            uint32_t n = 0, end = o->prompt_count + o->choice[k].answer_count;
+            while (n < cached && n < end && n < r->prompt_count && token_at(o, k, n) == r->prompt[n] && (o != r || r->choices > 1))
+                n++;
+            longest = n > longest ? n : longest;
+        }
+    }
+    if (longest < cached)
+        sim_fail(s, "request %llu of tenant %u: %u tokens were found in a cache, but that tenant has had only %u of them", (unsigned long long)r->id,
+                 r->tenant, cached, longest);
+    if (cached >= r->prompt_count)
+        sim_fail(s, "request %llu: the whole prompt was found in a cache, so where did its last logits come from?", (unsigned long long)r->id);
+}
+
 /* What the first token says about how the prompt's KV came to be. */
 static void check_placed(struct sim *s, const struct sim_request *r, const struct msg_placed *p)
 {
@@ -170,6 +216,8 @@ static void check_placed(struct sim *s, const struct sim_request *r, const struc
     if (p->mode != MSG_PLACE_LOCAL && p->mode != MSG_PLACE_REMOTE)
         sim_fail(s, "request %llu: placed neither here nor there", n);
     sim_count(s, SIM_N_cached_tokens, p->cached_tokens);
+    if (p->cached_tokens > 0)
+        check_cached(s, r, p->cached_tokens);
 }
 
 void sim_client_token(struct sim *s, uint64_t id, uint32_t choice, const struct msg_token *t)

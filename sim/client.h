@@ -16,7 +16,7 @@ struct sim_choice {
 struct sim_request {
     uint64_t id, begun_us, deadline_us;
     int32_t *prompt;
-    uint32_t prompt_count, max_tokens;
+    uint32_t prompt_count, max_tokens, tenant;
     struct sim_choice choice[RTR_CHOICES_MAX];
     uint32_t choices;
     bool ignore_eos, over, left, slow;

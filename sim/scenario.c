@@ -21,6 +21,7 @@ struct row {
 static const struct row rows[] = {
     ROW(block_tokens, 8),     ROW(layers, 5),          ROW(group_layers, 2),       ROW(pages, 160),       ROW(context, 400),
     ROW(chunk_tokens, 32),    ROW(reserve_tokens, 64), ROW(batch, 8),              ROW(sequences, 96),    ROW(vocab, 97),
+    ROW(tree_nodes, 0),       ROW(prefixes, 0),        ROW(prefix_tokens, 100), ROW(tenants, 1),
     ROW(calls, 64),           ROW(prefill_calls, 16),  ROW(send_window, 6),        ROW(queue_wait_us, 4000000), ROW(both_wait_us, 100000),
     ROW(requests_max, 512),   ROW(queue_max, 256),     ROW(worker_sequences, 48),  ROW(local_threshold, 16),
     ROW(deadline_us, 30000000), ROW(step_us, 1000),    ROW(token_us, 20),          ROW(latency_us, 200),  ROW(kv_us, 300),
@@ -144,7 +145,7 @@ static bool parse_request(struct line *l, struct sim_command *c)
         uint32_t *permille;
     } part[] = {{"prompt", &c->prompt, NULL},  {"answer", &c->answer, NULL}, {"choices", &c->choices, NULL},
                 {"deadline", &c->deadline, NULL}, {"leave", NULL, &c->leave},   {"slow", NULL, &c->slow},
-                {"stop", NULL, &c->stop},      {"exact", NULL, &c->exact}};
+                {"stop", NULL, &c->stop},      {"exact", NULL, &c->exact},   {"prefix", NULL, &c->prefix}};
     c->prompt = (struct sim_range){20, 120};
     c->answer = (struct sim_range){1, 40};
     c->choices = (struct sim_range){1, 1};

@@ -6,6 +6,7 @@
  *   expect NAME OP NUMBER              of each run     total NAME OP NUMBER                       summed over all seeds of a run
  *
  *   ACTION: request [prompt A..B] [answer A..B] [choices A..B] [deadline A..B] [remote|local|auto] [leave N] [slow N] [stop N] [exact N]
+ *                   [prefix N]
  *           kill WHO | hang WHO for A..B | break WHO WHO | partition WHO WHO for A..B | kverror WHO | preempt WHO | drain WHO
  *           set KEY VALUE | heal
  *   WHO: a node's name (router, prefill-0, decode-1, ...), `any`, `prefill` or `decode` (one of these, drawn from the seed)
@@ -24,6 +25,8 @@
 struct sim_settings {
     /* the model and the workers */
     uint32_t block_tokens, layers, group_layers, pages, context, chunk_tokens, reserve_tokens, batch, sequences, vocab;
+    uint32_t tree_nodes; /* prefix reuse; 0: off */
+    uint32_t prefixes, prefix_tokens, tenants; /* prompts share so many beginnings of so many tokens */
     uint32_t calls, prefill_calls, send_window, queue_wait_us, both_wait_us;
     /* the router */
     uint32_t requests_max, queue_max, worker_sequences, local_threshold, deadline_us;
@@ -62,7 +65,7 @@ struct sim_command {
     /* SIM_REQUEST */
     struct sim_range prompt, answer, choices, deadline;
     msg_placement placement;
-    uint32_t leave, slow, stop, exact; /* permille of requests; exact: the prompt fills whole blocks */
+    uint32_t leave, slow, stop, exact, prefix; /* permille of requests; exact: the prompt fills whole blocks; prefix: begins with a shared one */
 };
 
 struct sim_expect {

@@ -40,7 +40,7 @@ void sim_worker_create(struct sim *s, uint32_t node)
     w->timer_us = w->fenced_since_us = SIM_FOREVER;
     sim_device_create(w);
     struct wrk_sched_config sc = {.layout = &w->layout, .seqs_max = c->sequences, .batch_seqs = c->batch, .context = c->context,
-                                  .chunk_tokens = c->chunk_tokens, .reserve_tokens = c->reserve_tokens};
+                                  .chunk_tokens = c->chunk_tokens, .reserve_tokens = c->reserve_tokens, .tree_nodes = c->tree_nodes};
     for (uint32_t g = 0; g < w->layout.group_count; g++)
         sc.pages[g] = c->pages;
     kvs_status st = wrk_sched_create(&sc, &w->sched, &err);
