@@ -13,8 +13,8 @@
 #include <stdio.h>
 
 #define SHARED_MODELS KVS_SHARED_DIR "/models/"
-static const char *const paths[] = {"ref", "avx2"};
-static uint32_t path_count;
+static const char *paths[] = {"ref", "avx2"};
+static uint32_t path_count = 1;
 
 static void test_stories(void **state)
 {
@@ -66,7 +66,14 @@ int main(void)
         (void)printf("skipped: %s is not there\n", SHARED_MODELS);
         return 77;
     }
+#if defined(__SANITIZE_THREAD__)
+    if (eng_ops_best() != NULL) { /* one thread, nothing to race with: once is enough here */
+        paths[0] = eng_ops_best()->name;
+        path_count = 1;
+    }
+#else
     path_count = eng_ops_best() != NULL && eng_ops_best() != &eng_ops_ref ? 2 : 1;
+#endif
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_stories),
         cmocka_unit_test(test_random_models),

@@ -172,6 +172,14 @@ static void test_generated_models(void **state)
     check_generated("generated q4_1", &(struct tst_llama_options){.type = MDL_Q4_1, .untied = true, .seed = 3}, 70);
 }
 
+#if defined(__SANITIZE_THREAD__)
+#define LONG_TOKENS 540u /* two segments; minutes shorter */
+#define STORY_TOKENS 40u
+#else
+#define LONG_TOKENS 1100u
+#define STORY_TOKENS 150u
+#endif
+
 /* Past 512 keys: several segments, split over the threads when single tokens are decoded. */
 static void test_long_context(void **state)
 {
@@ -179,7 +187,7 @@ static void test_long_context(void **state)
     check_generated("long f16",
                     &(struct tst_llama_options){
                         .layers = 1, .width = 32, .heads = 2, .kv_heads = 1, .ff = 32, .type = MDL_F16, .seed = 4},
-                    1100);
+                    LONG_TOKENS);
 }
 
 static void test_stories(void **state)
@@ -191,7 +199,7 @@ static void test_stories(void **state)
         print_message("skipped: ../shared/models/stories260K.gguf is not there\n");
         skip();
     }
-    struct sample s = sample_open(file, size, 150, 512, 5);
+    struct sample s = sample_open(file, size, STORY_TOKENS, 512, 5);
     check_sample("stories260K", &s);
     free(s.ids);
     free(file);

@@ -81,6 +81,11 @@ static void test_perplexity(void **state)
 
 int main(void)
 {
+#if defined(__SANITIZE_THREAD__)
+    (void)printf(
+        "skipped: half an hour under the thread sanitizer; unit.engine.invariance covers threads with small models\n");
+    return 77;
+#endif
     if (!tst_smollm2_path(model, sizeof model) || !tst_file_exists(REAL ".golden.jsonl")) {
         (void)printf("skipped: the sample model (KVASIR_TEST_SMOLLM2 or the cache) or %s is not there\n",
                      REAL ".golden.jsonl");
