@@ -7,6 +7,7 @@ from kvasir_cluster import *
 
 ELEMENT = {"f32": 4, "f16": 2}
 _alone = {}
+MODEL = STORIES  # generated_test.py puts another one here
 
 
 def alone(kv, rows, n):
@@ -15,7 +16,7 @@ def alone(kv, rows, n):
         key = (kv, tuple(row["prompt_ids"]), n)
         if key not in _alone:
             count = min(n, row["n_out"])
-            _alone[key] = generate_alone(STORIES, row["prompt_ids"], count, "--context", "512", "--kv-type", kv)
+            _alone[key] = generate_alone(MODEL, row["prompt_ids"], count, "--context", "512", "--kv-type", kv)
     return [_alone[(kv, tuple(row["prompt_ids"]), n)] for row in rows]
 
 
@@ -126,7 +127,7 @@ def measured(cluster, rows, n, placement, together=False):
 
 def run_shape(shape, rows, n):
     want = alone(shape.kv, rows, n)
-    with Cluster(STORIES, *shape.flags()) as c:
+    with Cluster(MODEL, *shape.flags()) as c:
         answers, d = measured(c, rows, n, "remote")
         check_answers(answers, rows, want, f"remote, {shape}")
         check_remote(shape, answers, rows, d)
@@ -149,7 +150,7 @@ def test_golden_by_every_placement():
     rows = golden()
     for transport in ("auto", "tcp"):
         shape = Shape(transport=transport)
-        with Cluster(STORIES, *shape.flags()) as c:
+        with Cluster(MODEL, *shape.flags()) as c:
             for row in rows[:2]:
                 same_as(rows_of(c.complete(row["prompt_ids"], 200)), alone("f32", [row], 200)[0], "one at a time")
             must_fail(check_batch, c, 2)
@@ -190,13 +191,13 @@ def test_each_proof_fails_with_its_mechanism_off():
     meant = Shape("f32", "shm", 16, 1, 7)
     want = alone("f32", rows, 8)
     for actual in (Shape("f32", "tcp", 16, 1, 7), Shape("f32", "shm", 64, 1, 7), Shape("f32", "shm", 16, 5, 7)):
-        with Cluster(STORIES, *actual.flags()) as c:
+        with Cluster(MODEL, *actual.flags()) as c:
             answers, d = measured(c, rows, 8, "remote")
             check_answers(answers, rows, want, f"{actual}")
             check_remote(actual, answers, rows, d)
             must_fail(check_remote, meant, answers, rows, d)
     actual = Shape("f32", "shm", 16, 1, 0)
-    with Cluster(STORIES, *actual.flags()) as c:
+    with Cluster(MODEL, *actual.flags()) as c:
         answers, d = measured(c, rows, 8, "remote")
         check_answers(answers, rows, want, f"{actual}")
         must_fail(check_chunks, meant, rows, d, "prefill-0")
@@ -209,7 +210,7 @@ def test_forced_preemption_changes_nothing():
     want = alone("f32", rows, 60)
 
     def go(env):
-        with Cluster(STORIES, *Shape().flags(), env=env) as c:
+        with Cluster(MODEL, *Shape().flags(), env=env) as c:
             answers, d = measured(c, rows, 60, "remote", together=True)
             check_answers(answers, rows, want, "preempted")
             c.idle()
@@ -227,7 +228,7 @@ def test_pages_running_out_preempts_and_changes_nothing():
     page = 16 * STORIES_LAYERS * STORIES_KV * 4
 
     def go(reserve):
-        with Cluster(STORIES, *shape.flags(), "--kv-memory", page * 40, env={"KVASIR_KV_RESERVE_TOKENS": str(reserve)}) as c:
+        with Cluster(MODEL, *shape.flags(), "--kv-memory", page * 40, env={"KVASIR_KV_RESERVE_TOKENS": str(reserve)}) as c:
             answers, d = measured(c, rows, 200, "local", together=True)
             check_answers(answers, rows, want, "short of pages")
             c.idle()
@@ -242,7 +243,7 @@ def test_short_prompts_stay_local():
     need(STORIES, "stories260K")
     rows = golden()
     short, long = rows[1], rows[11]
-    with Cluster(STORIES, *Shape().flags(), "--local-threshold", 10) as c:
+    with Cluster(MODEL, *Shape().flags(), "--local-threshold", 10) as c:
         assert c.complete(short["prompt_ids"], 4).placement()["mode"] == "local"
         assert c.complete(long["prompt_ids"], 4).placement()["mode"] == "remote"
 
