@@ -39,7 +39,7 @@ struct sink {
     uint32_t *missing; /* scratch for one GRANT event */
     char label[WRK_PEERS_MAX][16];           /* transport of each peer, as metrics name it */
     struct kvs_counter *pages[4], *bytes[4]; /* by transport */
-    struct kvs_histogram *seconds;
+    struct kvs_histogram *seconds, *exposed;
     struct wrk_follow declined[KVT_VERDICTS];
     struct wrk_follow ended[5], local_prompt, remote, local, fallbacks, tokens, eager, forced, cut;
 };
@@ -209,9 +209,12 @@ static void act_tokens(struct sink *s, const struct dcw_action *a)
         KVS_WARN("tokens not sent", "entries=%u status=%s", m.count, kvs_status_name(st));
         net_rpc_close(wrk_worker_rpc(s->w), a->tokens.conn, KVS_BUSY_QUEUE, "token entries could not be sent");
     }
-    for (uint32_t i = 0; i < m.count; i++)
+    for (uint32_t i = 0; i < m.count; i++) {
+        if (m.entries[i].has_placed && m.entries[i].placed.mode == MSG_PLACE_REMOTE)
+            kvs_histogram_observe(s->exposed, (double)m.entries[i].placed.exposed_us * 1e-6);
         if (m.entries[i].id >= 0)
             (void)KVS_FAILPOINT("decode.after_token");
+    }
 }
 
 static void act(struct sink *s, const struct dcw_action *a)
@@ -290,6 +293,8 @@ static void create_metrics(struct sink *s)
     }
     s->seconds = kvs_histogram(m, "kvasir_kv_transfer_seconds", "", "First message begun to last landed, by the sink", kvs_latency_bounds,
                                kvs_latency_bound_count);
+    s->exposed = kvs_histogram(m, "kvasir_kv_exposed_seconds", "", "Remote prefill: from its last step done to the first token possible here",
+                               kvs_latency_bounds, kvs_latency_bound_count);
     for (int i = 1; i < KVT_VERDICTS; i++) {
         kvs_format(labels, sizeof labels, "reason=\"%s\"", kvt_verdict_name((kvt_verdict)i));
         s->declined[i].counter = kvs_counter(m, "kvasir_kv_declined_total", labels, "KV messages declined, by reason");
