@@ -169,6 +169,20 @@ static void react(struct sim *s, struct sim_request *r, uint32_t choice)
     }
 }
 
+void sim_client_placed(struct sim *s, uint64_t id, uint32_t decode_node, const char *prefill_id)
+{
+    struct sim_request *r = find(s, id);
+    r->decode_node = decode_node;
+    kvs_format(r->prefill_id, sizeof r->prefill_id, "%s", prefill_id);
+}
+
+void sim_client_prefilled(struct sim *s, uint64_t id, uint32_t decode_node, uint32_t prefill_node)
+{
+    const struct sim_request *r = find(s, id);
+    if (r->decode_node == decode_node && strcmp(r->prefill_id, s->node[prefill_node].id) != 0)
+        sim_fail(s, "request %llu was to be prefilled by \"%s\", and %s was asked", (unsigned long long)id, r->prefill_id, s->node[prefill_node].id);
+}
+
 static int32_t token_at(const struct sim_request *r, uint32_t choice, uint32_t i)
 {
     return i < r->prompt_count ? r->prompt[i] : r->choice[choice].answer[i - r->prompt_count];
@@ -200,11 +214,10 @@ static void check_placed(struct sim *s, const struct sim_request *r, const struc
     const struct sim_settings *c = &s->set;
     unsigned long long n = (unsigned long long)r->id;
     uint64_t blocks = (r->prompt_count + c->block_tokens - 1) / c->block_tokens, groups = (c->layers + c->group_layers - 1) / c->group_layers;
-    bool travelled = p->pages > 0, known = false;
-    for (uint32_t i = 1; i < s->node_count; i++)
-        known = known || strcmp(p->prefill_worker, s->node[i].id) == 0;
-    if (!known)
-        sim_fail(s, "request %llu: prefilled by \"%s\", who is nobody", n, p->prefill_worker);
+    bool travelled = p->pages > 0;
+    const char *who = p->mode == MSG_PLACE_REMOTE ? r->prefill_id : s->node[r->decode_node].id;
+    if (strcmp(p->prefill_worker, who) != 0)
+        sim_fail(s, "request %llu: prefilled by \"%s\", it says, but it was %s", n, p->prefill_worker, who);
     if (travelled != (p->bytes > 0) || travelled != (strcmp(p->transport, "loopback") == 0))
         sim_fail(s, "request %llu: %u pages, %llu bytes over \"%s\"", n, p->pages, (unsigned long long)p->bytes, p->transport);
     if (p->mode == MSG_PLACE_LOCAL && p->cached_tokens + p->local_prefill_tokens < r->prompt_count)

@@ -20,6 +20,8 @@ struct sim_request {
     struct sim_choice choice[RTR_CHOICES_MAX];
     uint32_t choices;
     bool ignore_eos, over, left, slow;
+    uint32_t decode_node;         /* where the router has placed it last */
+    char prefill_id[MSG_ID_MAX]; /* "": to be prefilled there */
     uint32_t pause_at, stop_at, stop_choice; /* 0: never; after so many tokens */
 };
 
@@ -33,6 +35,8 @@ void sim_client_create(struct sim *s);
 void sim_client_free(struct sim *s);
 void sim_client_ask(struct sim *s, const struct sim_command *c);
 /* From the router. */
+void sim_client_placed(struct sim *s, uint64_t id, uint32_t decode_node, const char *prefill_id);
+void sim_client_prefilled(struct sim *s, uint64_t id, uint32_t decode_node, uint32_t prefill_node); /* a worker calls PREFILL */
 void sim_client_token(struct sim *s, uint64_t id, uint32_t choice, const struct msg_token *t);
 void sim_client_over(struct sim *s, uint64_t id, kvs_status st, const char *text, bool rejected);
 

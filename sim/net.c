@@ -205,6 +205,14 @@ void sim_rpc_ack(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream, c
     call_tidy(c, k);
 }
 
+bool sim_rpc_owes(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream)
+{
+    uint32_t side;
+    struct sim_conn *c = mine(s, node, conn, &side);
+    const struct sim_call *k = c != NULL ? call_find(c, stream) : NULL;
+    return k != NULL && k->caller == side && !k->caller_done;
+}
+
 void sim_rpc_pause(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream, const struct kvs_buf *body, bool resume)
 {
     uint32_t side;

@@ -77,6 +77,8 @@ static void act_generate(struct sim *s, const struct rtr_action *a)
     kvs_status st = msg_generate_encode(&a->generate, &body);
     KVS_ASSERT(st == KVS_OK);
     sim_note(s, SIM_ROUTER, "place request %u attempt %u choice %u on connection %u", a->id, a->attempt, a->choice, a->worker);
+    const struct link *l = link_of(s, a->worker);
+    sim_client_placed(s, a->id, l != NULL ? l->node : SIM_ROUTER, a->generate.prefill_worker);
     struct sim_call own = {.id = a->id, .attempt = a->attempt, .choice = a->choice};
     if (sim_rpc_call(s, SIM_ROUTER, a->worker, MSG_GENERATE, a->remaining_ms, &body, &own) == 0) {
         /* The connection is gone and the core has not heard of it yet: as if the call had been lost. */

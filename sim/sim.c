@@ -79,6 +79,7 @@ static void destroy(struct sim *s)
     sim_client_free(s);
     sim_drop_events(s);
     free(s->notes);
+    free(s->secret);
     free(s);
 }
 

@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "proto/frame.h"
 #include "proto/wire.h"
+#include "sim/client.h"
 #include "sim/worker.h"
 
 #include <stdlib.h>
@@ -41,10 +42,26 @@ static struct sim_xfer *xfer_new(struct sim_worker *w, uint64_t id)
     return x;
 }
 
+/* Numbers that a stranger must not be able to guess do not come twice, in no process and in no life of one. */
+static void check_unique(struct sim *s, uint32_t node, uint64_t number)
+{
+    for (uint32_t i = 0; i < s->secret_count; i++)
+        if (s->secret[i] == number)
+            sim_fail(s, "%s uses %llx a second time as xfer or nonce", s->node[node].id, (unsigned long long)number);
+    if (s->secret_count == s->secret_cap) {
+        s->secret_cap = s->secret_cap != 0 ? s->secret_cap * 2 : 256;
+        s->secret = realloc(s->secret, s->secret_cap * sizeof *s->secret);
+        KVS_ASSERT(s->secret != NULL);
+    }
+    s->secret[s->secret_count++] = number;
+}
+
 static void act_grant(struct sim_worker *w, const struct dcw_action *a)
 {
     struct sim *s = w->s;
     struct sim_xfer *x = xfer_new(w, a->xfer);
+    check_unique(s, w->node, a->xfer);
+    check_unique(s, w->node, a->grant.nonce);
     if (sim_chance(s, s->set.grant_refused)) {
         sim_fault(s, SIM_N_grants_refused);
         x->refused = true;
@@ -84,6 +101,7 @@ static void act_call_prefill(struct sim_worker *w, const struct dcw_action *a)
     uint64_t left_ms = a->prefill.deadline_us > s->now_us ? (a->prefill.deadline_us - s->now_us) / 1000 + 1 : 1;
     const struct sim_slot *p = &w->slot[a->peer];
     x->conn = p->state == SIM_SLOT_UP ? p->conn : 0;
+    sim_client_prefilled(s, a->request, w->node, p->node);
     x->stream = x->conn == 0 ? 0 : sim_rpc_call(s, w->node, x->conn, MSG_PREFILL, (uint32_t)left_ms, &body, &(struct sim_call){.id = a->xfer});
     kvs_buf_fini(&body);
     if (x->stream != 0)
@@ -99,22 +117,44 @@ static void act_nack(struct sim_worker *w, const struct dcw_action *a, const str
     kvs_buf_init(&body, MSG_PAYLOAD_MAX);
     kvs_status st = msg_nack_encode(&m, &body);
     KVS_ASSERT(st == KVS_OK);
+    if (m.count == 0)
+        sim_fail(w->s, "%s: a NACK that names nothing", w->s->node[w->node].id);
     sim_note(w->s, w->node, "NACK of xfer %x: %u missing", x->id, m.count);
     sim_rpc_ack(w->s, w->node, x->conn, x->stream, &body);
     kvs_buf_fini(&body);
 }
 
+static void sampled(struct sim *s, struct sim_event *e)
+{
+    struct sim_worker *w = s->node[e->node].worker;
+    struct dcw_event ev = {.kind = DCW_EV_SAMPLED, .call = e->id};
+    memcpy(&ev.sampled, e->ptr, sizeof ev.sampled);
+    sim_sink_feed(w, &ev);
+    sim_worker_turn(w);
+}
+
+/* Answered at once, as the edge does, or later, as the machine allows. */
 static void act_sample(struct sim_worker *w, const struct dcw_action *a)
 {
+    struct sim *s = w->s;
     struct dcw_event ev = {.kind = DCW_EV_SAMPLED, .call = a->call};
     struct sim_xfer *x = xfer_find(w, a->xfer);
     ev.sampled.status = KVS_SELF_INTERNAL;
     if (x != NULL)
         ev.sampled.status = sim_device_sample(w, x->logits, &a->sample.sampling, a->sample.choice, a->sample.position, &ev.sampled);
-    pend(w, &ev);
-    if (sim_chance(w->s, w->s->set.doubled)) {
-        sim_fault(w->s, SIM_N_doubled_events);
-        pend(w, &ev);
+    uint32_t times = sim_chance(s, s->set.doubled) ? 2 : 1;
+    if (times == 2)
+        sim_fault(s, SIM_N_doubled_events);
+    bool later = sim_chance(s, 300);
+    while (times-- > 0) {
+        if (!later) {
+            pend(w, &ev);
+            continue;
+        }
+        struct wrk_result *copy = malloc(sizeof *copy);
+        KVS_ASSERT(copy != NULL);
+        *copy = ev.sampled;
+        sim_worker_post(w, sim_in(s, 1, 3000), sampled, a->call, 0, 0, copy);
     }
 }
 
@@ -234,7 +274,11 @@ void sim_sink_granted(struct sim_worker *w, struct kvt_sink *sink, kvs_status st
     if (st != KVS_OK && pages > 0)
         sim_count(s, SIM_N_partial, 1);
     bool twice = sim_chance(s, s->set.doubled);
+    uint64_t conn = x != NULL ? x->conn : 0;
+    uint32_t stream = x != NULL ? x->stream : 0;
     sim_sink_feed(w, &ev);
+    if (stream != 0 && sim_rpc_owes(s, w->node, conn, stream))
+        sim_fail(s, "%s: a transfer is over, and its source still waits for ACK, NACK or CANCEL", s->node[w->node].id);
     if (twice) {
         sim_fault(s, SIM_N_doubled_events);
         sim_sink_feed(w, &ev);

@@ -71,6 +71,12 @@ static void collect(struct sim_worker *w)
         sim_count(w->s, SIM_N_local, d.local);
         sim_count(w->s, SIM_N_fallbacks, d.fallbacks);
     }
+    if (w->pfw != NULL) {
+        struct pfw_stats p = pfw_stats(w->pfw);
+        sim_count(w->s, SIM_N_acked, p.acked);
+        sim_count(w->s, SIM_N_nacked, p.nacked);
+        sim_count(w->s, SIM_N_cancelled, p.cancelled);
+    }
     sim_count(w->s, SIM_N_preemptions, wrk_sched_stats(w->sched).preemptions);
 }
 

@@ -79,6 +79,8 @@ struct sim {
     struct sim_router *router;
     struct sim_members *members;
     struct sim_client *client;
+    uint64_t *secret; /* xfers and nonces so far */
+    uint32_t secret_count, secret_cap;
     uint64_t heal_us; /* SIM_FOREVER: not yet */
 
     struct sim_report report;
