@@ -1,5 +1,4 @@
-/* discovery.h - who is in the cluster, behind one op table: `embedded` (the one router keeps the registry) now,
- * etcd beside it.
+/* discovery.h - who is in the cluster, behind one op table: `embedded` (the one router keeps the registry), or etcd.
  * Edge; loop thread. A member is reported by on_member with PUT/GONE; SNAPSHOT_END says that the first view is
  * complete.
  * Losing the backend never removes members by itself: on_backend tells, and the last view stays.
@@ -50,5 +49,28 @@ void cls_embedded_client_down(struct cls_discovery *d, net_conn router_conn);
 bool cls_embedded_client_item(struct cls_discovery *d, net_conn conn, uint32_t stream, const uint8_t *payload,
                               size_t n); /* true: was ours */
 bool cls_embedded_client_end(struct cls_discovery *d, net_conn conn, uint32_t stream, const struct msg_end *end);
+
+/* etcd: every daemon, routers too, keeps its card under /kvasir/v1/<cluster>/members/<id> on a lease of ttl_us (whole
+ * seconds count) and watches all of them. Any number of routers. Events:
+ *   GONE  the key is gone (lease ended, or leave()) while etcd is in good health; within ttl_us of a return of etcd it is
+ *         held back that long, since members that are alive put their keys again. GONE is what etcd says, no more: who
+ *         holds a live stream to that member keeps using it until the stream fails, too.
+ *   on_backend(false) etcd cannot be reached, has refused our registration, or our name belongs to another process now
+ *         (then for good, until that one's key is gone); (true): registered and watching, also again.
+ * The first view comes after the first try to register. Cards that do not decode or lie under another's key are left
+ * out and counted. After destroy without leave the lease ends by itself. */
+#define CLS_ETCD_TTL_US 10000000
+#define CLS_ETCD_PREFIX "/kvasir/v1/"
+struct cls_etcd_stats {
+    bool registered, watching, replaced;
+    uint32_t members;
+    uint64_t ignored, ranges, watches, leases, failures;
+};
+KVS_MUST_CHECK kvs_status cls_etcd_create(struct kvs_loop *loop, const char *url, const char *cluster, uint64_t ttl_us,
+                                          const struct cls_events *ev, struct cls_discovery **out,
+                                          struct kvs_error *err);
+void cls_etcd_stats(const struct cls_discovery *d, struct cls_etcd_stats *out);
+/* For the end of a process, whose loop turns no more: leave(), and waits at most wait_ms for etcd to know of it. */
+void cls_etcd_leave_now(struct cls_discovery *d, uint32_t wait_ms);
 
 #endif

@@ -200,6 +200,15 @@ void cls_registry_lease_marked(struct cls_registry *r, uint64_t end_us)
     }
 }
 
+void cls_registry_expire_at(struct cls_registry *r, const char *id, uint64_t epoch, uint64_t end_us)
+{
+    struct slot *s = find(r, id);
+    if (s != NULL && s->present && s->card.epoch == epoch) {
+        s->marked = false;
+        s->end_us = end_us < s->end_us ? end_us : s->end_us;
+    }
+}
+
 bool cls_registry_next_change(struct cls_registry *r, struct msg_member *out)
 {
     struct slot *s = NULL;
@@ -236,6 +245,12 @@ bool cls_registry_has(const struct cls_registry *r, const char *id, uint64_t epo
 {
     const struct slot *s = find(r, id);
     return s != NULL && s->present && s->card.epoch == epoch;
+}
+
+const struct msg_card *cls_registry_find(const struct cls_registry *r, const char *id)
+{
+    const struct slot *s = find(r, id);
+    return s != NULL && s->present ? &s->card : NULL;
 }
 
 uint32_t cls_registry_count(const struct cls_registry *r)

@@ -30,6 +30,9 @@ void cls_registry_lease_marked(struct cls_registry *r, uint64_t end_us);
  * happened to a member between two calls is told as its net effect: at most GONE (of the epoch that was told
  * before), then PUT. */
 bool cls_registry_next_change(struct cls_registry *r, struct msg_member *out);
+/* One member's lease ends then, unless it is put again before; nothing happens when it is not there under this epoch. */
+void cls_registry_expire_at(struct cls_registry *r, const char *id, uint64_t epoch, uint64_t end_us);
+const struct msg_card *cls_registry_find(const struct cls_registry *r, const char *id); /* NULL: not there */
 bool cls_registry_has(const struct cls_registry *r, const char *id, uint64_t epoch);
 uint32_t cls_registry_count(const struct cls_registry *r);
 const struct msg_card *cls_registry_at(const struct cls_registry *r, uint32_t index);

@@ -13,6 +13,7 @@ struct participant {
     struct cls_discovery *d;
     struct msg_member seen[SEEN_MAX];
     uint32_t seen_count, snapshots, backend_ups, backend_downs;
+    bool up;
     char backend_text[256];
     void *backend; /* the fixture's */
 };
@@ -29,11 +30,22 @@ struct fixture {
     void (*cut)(struct participant *p);                              /* its process dies: no goodbye */
     void (*glitch)(struct participant *p); /* its connection breaks and comes back by itself */
     void (*remove)(struct participant *p); /* frees it */
+    bool many_routers;                     /* else a second one is refused */
 };
-extern const struct fixture embedded_fixture;
+extern const struct fixture embedded_fixture, etcd_fixture;
 
 extern struct kvs_loop *fixture_loop;
 bool wait_until(bool (*condition)(void *arg), void *arg, unsigned limit_ms); /* turns the loop */
 void participant_events(struct participant *p, struct cls_events *out);
+
+void pass(unsigned ms);
+/* The events put together: who is there now? 0: not there. Also checks that they make sense one after another. */
+uint64_t epoch_known(const struct participant *p, const char *id);
+void wait_known(struct participant *p, const char *id, uint64_t epoch, unsigned limit_ms);
+uint32_t count(const struct participant *p, const char *id, msg_member_change change);
+struct msg_card card(const char *id, msg_role role, uint64_t epoch);
+bool has_snapshot(void *participant); /* conditions for wait_until */
+bool was_told_off(void *participant);
+bool is_up(void *participant); /* the backend's last word */
 
 #endif

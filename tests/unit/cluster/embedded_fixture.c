@@ -168,5 +168,5 @@ static void embedded_remove(struct participant *p)
 
 const struct fixture embedded_fixture = {
     "embedded",    CLS_EMBEDDED_TTL_US, embedded_start, embedded_stop,   embedded_restart,
-    embedded_join, embedded_join,       embedded_cut,   embedded_glitch, embedded_remove,
+    embedded_join, embedded_join,       embedded_cut,   embedded_glitch, embedded_remove, false,
 };
