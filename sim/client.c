@@ -285,6 +285,25 @@ static void check_gone(struct sim *s, struct sim_event *e)
     }
 }
 
+/* An error must have a reason in what was done to the cluster. */
+static bool has_reason(const struct sim *s, kvs_status st)
+{
+    const uint64_t *n = s->report.n;
+    switch (st) {
+    case KVS_OK:
+    case KVS_REQ_CANCELLED:
+    case KVS_REQ_DEADLINE:
+    case KVS_BUSY_PAGES:
+    case KVS_BUSY_QUEUE:
+    case KVS_BUSY_FULL: return true;
+    case KVS_BUSY_NO_WORKER: return n[SIM_N_faults] > 0;
+    case KVS_PEER_LOST: return n[SIM_N_kills] + n[SIM_N_hangs] + n[SIM_N_breaks] + n[SIM_N_partitions] > 0;
+    case KVS_SELF_NUMERIC: return n[SIM_N_numerics] > 0;
+    case KVS_SELF_STOPPING: return n[SIM_N_drains] > 0;
+    default: return false;
+    }
+}
+
 static void check_end(struct sim *s, const struct sim_request *r, kvs_status st, const char *text)
 {
     unsigned long long n = (unsigned long long)r->id;
@@ -299,6 +318,8 @@ static void check_end(struct sim *s, const struct sim_request *r, kvs_status st,
         sim_fail(s, "request %llu: DEADLINE %llu us before it", n, (unsigned long long)(r->deadline_us - s->now_us));
     if (st != KVS_OK && text[0] == '\0')
         sim_fail(s, "request %llu: an error (%s) without a cause", n, kvs_status_name(st));
+    if (!has_reason(s, st))
+        sim_fail(s, "request %llu: nothing was done that could end it with %s (%s)", n, kvs_status_name(st), text);
     if (s->now_us > r->deadline_us + 1000)
         sim_fail(s, "request %llu: ended %llu us after its deadline", n, (unsigned long long)(s->now_us - r->deadline_us));
     bool promised = s->heal_us != SIM_FOREVER && r->begun_us >= s->heal_us + GRACE_US && !r->left && r->deadline_us >= r->begun_us + 2000000;

@@ -9,7 +9,7 @@
 #include "proto/msg.h"
 
 #define SIM_HISTORY_0 0x6b76617369723031u
-#define SIM_STOP_ID 0
+#define SIM_STOP_ID 3
 
 uint64_t sim_history(uint64_t before, int32_t token, uint32_t position);
 uint64_t sim_cell(uint64_t history, uint32_t layer);
