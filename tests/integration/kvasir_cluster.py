@@ -342,6 +342,7 @@ class Cluster:
             assert code == 0, f"kvasir up ended with {code}: {self.stderr()[-500:]}"
             left = [pid for pid in self.seen_pids if alive(pid)]
             assert not left, f"processes left running: {left}"
+            self.check_logs()
         finally:
             self.kill_up()
 
@@ -352,6 +353,15 @@ class Cluster:
         self.up.stdout.close()
         self.err.close()
         shutil.rmtree(self.dir, ignore_errors=True)
+
+    def check_logs(self):
+        """No sanitizer spoke and no assertion failed, in any life of any daemon."""
+        for name in self.names:
+            log = self.log(name)
+            found = re.search(r"(ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|runtime error:|assertion failed)", log)
+            if found:
+                print(f"--- {name}\n" + log[max(0, found.start() - 500):found.start() + 6000])
+                raise AssertionError(f"{name}: {found.group(1)}")
 
     def __enter__(self):
         return self

@@ -144,6 +144,7 @@ def test_larger_context_is_a_warning():
 
 def test_status_shows_the_cluster():
     with Cluster(model(), prefill=2) as c:
+        wait_for("each worker has told its load", 5 * SLOW, lambda: all(w["pages"] and w["peers"] for w in c.status()["workers"]))
         r = run(["kvasir", "status", "--url", c.url, "--json"])
         assert r.returncode == 0, r.stderr
         workers = {w["id"]: w for w in json.loads(r.stdout)["workers"]}
