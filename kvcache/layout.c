@@ -182,3 +182,16 @@ size_t kvc_layout_text(const struct kvc_layout *l, char *out, size_t cap)
     }
     return n;
 }
+
+void kvc_page_copy_head(const struct kvc_layout *l, uint32_t group, const uint8_t *from, uint8_t *to, uint32_t tokens)
+{
+    KVS_ASSERT(group < l->group_count && tokens <= l->block_tokens && from != to);
+    const struct kvc_group *g = &l->group[group];
+    const size_t element = kvc_element_bytes(l->kv_type);
+    const size_t row = l->block_tokens * element, head = tokens * element;
+    for (uint64_t at = 0; at < g->page_bytes; at += g->head_bytes) {
+        for (uint32_t d = 0; d < g->key_dim; d++) /* K: tokens side by side */
+            memcpy(to + at + d * row, from + at + d * row, head);
+        memcpy(to + at + g->key_dim * row, from + at + g->key_dim * row, g->value_dim * head); /* V: token by token */
+    }
+}

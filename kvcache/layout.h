@@ -53,6 +53,8 @@ static inline uint32_t kvc_blocks_for(const struct kvc_layout *l, uint32_t token
 {
     return (tokens + l->block_tokens - 1) / l->block_tokens;
 }
+/* Copies the KV of a page's first `tokens` tokens, of all layers and heads of group g, into another page of that group; the rest stays. */
+void kvc_page_copy_head(const struct kvc_layout *l, uint32_t group, const uint8_t *from, uint8_t *to, uint32_t tokens);
 /* Byte offset of a (layer, kv head) inside a page of the layer's group; V begins block_tokens * key_dim elements later. */
 static inline uint64_t kvc_head_offset(const struct kvc_group *g, uint32_t layer, uint32_t kv_head)
 {

@@ -161,6 +161,11 @@ uint32_t kvc_pool_holders(const struct kvc_pool *p, uint32_t page)
     return page_at(p, page)->holders;
 }
 
+bool kvc_pool_known(const struct kvc_pool *p, uint32_t page)
+{
+    return page_at(p, page)->marks == PAGE_KNOWN;
+}
+
 bool kvc_pool_writable(const struct kvc_pool *p, uint32_t page)
 {
     const struct kvc_pool_page *e = page_at(p, page);

@@ -29,6 +29,7 @@ void kvc_pool_unfence(struct kvc_pool *p, uint32_t page);
 void kvc_pool_mark_cached(struct kvc_pool *p, uint32_t page);    /* the prefix tree knows this page: a last release keeps it */
 void kvc_pool_unmark_cached(struct kvc_pool *p, uint32_t page);  /* eviction or flush: free at once when nobody holds it */
 uint32_t kvc_pool_holders(const struct kvc_pool *p, uint32_t page);
+bool kvc_pool_known(const struct kvc_pool *p, uint32_t page);    /* marked by the tree */
 bool kvc_pool_writable(const struct kvc_pool *p, uint32_t page); /* exactly one holder and not known to the tree */
 struct kvc_pool_counts kvc_pool_counts(const struct kvc_pool *p);
 

@@ -5,7 +5,9 @@
  *   oldest ... [b2'] [b1'] [b2] [b1] [b0] newest        one list of all nodes, by age
  *
  * Invariant: a parent stands nearer to the newest end than its children (touching goes from the deepest block up). So
- * walking from the oldest end meets every leaf before its ancestors, and eviction needs no second list. A node with a
+ * walking from the oldest end meets every leaf before its ancestors, and eviction needs no second list. Blocks that
+ * follow the same prefix are kin: they hang in a second hash table under their parent's hash (the root's for first
+ * blocks), newest first, where a partly equal block is looked for; how far is bounded. A node with a
  * held page stays: its holder's release would otherwise free a page that the tree still offers. The tree never
  * allocates after creation: nodes_max bounds nodes, and a full tree gives up its oldest leaf that nobody holds.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -23,6 +25,10 @@ struct kvc_node {
     uint32_t parent, children;
     uint32_t newer, older; /* list by age */
     uint32_t next;         /* chain of a bucket, or of the free nodes */
+    struct kvc_hash parent_hash; /* with has_ids: where it hangs among its kin */
+    uint32_t kin_next, kin_prev;
+    bool has_ids;
+    uint64_t kept; /* stamp of the evictable walk in which something below it stays */
 };
 
 /* Owner thread: the loop. */
@@ -32,6 +38,9 @@ struct kvc_tree {
     struct kvc_node *node; /* [nodes_max], owned */
     uint32_t *page;        /* [nodes_max][group_count], owned */
     uint32_t *bucket;      /* [bucket_mask + 1], owned */
+    uint32_t *kin;         /* [bucket_mask + 1], owned: by parent hash */
+    int32_t *ids;          /* [nodes_max][block_tokens], owned */
+    uint64_t walk;         /* counts evictable walks */
     uint32_t bucket_mask, nodes_max, blocks;
     uint32_t unused, newest, oldest;
 };
@@ -52,11 +61,14 @@ kvs_status kvc_tree_create(const struct kvc_layout *layout, struct kvc_pool *con
     t->node = calloc(nodes_max, sizeof *t->node);
     t->page = calloc(nodes_max, layout->group_count * sizeof *t->page);
     t->bucket = malloc(buckets * sizeof *t->bucket);
-    if (t->node == NULL || t->page == NULL || t->bucket == NULL) {
+    t->kin = malloc(buckets * sizeof *t->kin);
+    t->ids = calloc(nodes_max, layout->block_tokens * sizeof *t->ids);
+    if (t->node == NULL || t->page == NULL || t->bucket == NULL || t->kin == NULL || t->ids == NULL) {
         kvc_tree_destroy(t);
         return KVS_SELF_NOMEM;
     }
     memset(t->bucket, 0xff, buckets * sizeof *t->bucket); /* NIL */
+    memset(t->kin, 0xff, buckets * sizeof *t->kin);
     t->bucket_mask = buckets - 1;
     t->nodes_max = nodes_max;
     t->newest = t->oldest = t->unused = NIL;
@@ -75,6 +87,8 @@ void kvc_tree_destroy(struct kvc_tree *t)
     free(t->node);
     free(t->page);
     free(t->bucket);
+    free(t->kin);
+    free(t->ids);
     free(t);
 }
 
@@ -124,6 +138,41 @@ static void touch(struct kvc_tree *t, uint32_t n, uint64_t now_us)
     }
 }
 
+static int32_t *node_ids(const struct kvc_tree *t, uint32_t n)
+{
+    return t->ids + (size_t)n * t->layout.block_tokens;
+}
+
+static uint32_t *kin_of(const struct kvc_tree *t, const struct kvc_hash *parent)
+{
+    return &t->kin[kvs_load_u32(parent->bytes) & t->bucket_mask];
+}
+
+static void kin_add(struct kvc_tree *t, uint32_t n, const struct kvc_hash *parent, const int32_t *ids)
+{
+    struct kvc_node *e = &t->node[n];
+    uint32_t *first = kin_of(t, parent);
+    memcpy(node_ids(t, n), ids, t->layout.block_tokens * sizeof *ids);
+    e->parent_hash = *parent;
+    e->has_ids = true;
+    e->kin_prev = NIL;
+    e->kin_next = *first;
+    if (*first != NIL)
+        t->node[*first].kin_prev = n;
+    *first = n;
+}
+
+static void kin_remove(struct kvc_tree *t, uint32_t n)
+{
+    struct kvc_node *e = &t->node[n];
+    if (!e->has_ids)
+        return;
+    *(e->kin_prev == NIL ? kin_of(t, &e->parent_hash) : &t->node[e->kin_prev].kin_next) = e->kin_next;
+    if (e->kin_next != NIL)
+        t->node[e->kin_next].kin_prev = e->kin_prev;
+    e->has_ids = false;
+}
+
 static bool node_held(const struct kvc_tree *t, uint32_t n)
 {
     for (uint32_t g = 0; g < t->layout.group_count; g++) {
@@ -148,6 +197,7 @@ static void drop(struct kvc_tree *t, uint32_t n)
         link = &t->node[*link].next;
     }
     *link = e->next;
+    kin_remove(t, n);
     list_remove(t, n);
     if (e->parent != NIL) {
         KVS_ASSERT(t->node[e->parent].children > 0);
@@ -239,8 +289,8 @@ static uint32_t next_victim(const struct kvc_tree *t, uint32_t from)
     return from;
 }
 
-kvs_status kvc_tree_insert(struct kvc_tree *t, const struct kvc_hash *chain, uint32_t index,
-                           const uint32_t *page_of_group, uint64_t now_us)
+static kvs_status insert(struct kvc_tree *t, const struct kvc_hash *root, const struct kvc_hash *chain, uint32_t index,
+                         const int32_t *ids, const uint32_t *page_of_group, uint64_t now_us)
 {
     KVS_ASSERT(t != NULL && chain != NULL && page_of_group != NULL);
     uint32_t known = find(t, &chain[index]);
@@ -279,7 +329,75 @@ kvs_status kvc_tree_insert(struct kvc_tree *t, const struct kvc_hash *chain, uin
     list_insert(t, n, fresh ? parent : NIL);
     if (!fresh)
         touch(t, n, now_us);
+    if (ids != NULL)
+        kin_add(t, n, index == 0 ? root : &chain[index - 1], ids);
     return KVS_OK;
+}
+
+kvs_status kvc_tree_insert(struct kvc_tree *t, const struct kvc_hash *chain, uint32_t index,
+                           const uint32_t *page_of_group, uint64_t now_us)
+{
+    return insert(t, NULL, chain, index, NULL, page_of_group, now_us);
+}
+
+kvs_status kvc_tree_insert_ids(struct kvc_tree *t, const struct kvc_hash *root, const struct kvc_hash *chain,
+                               uint32_t index, const int32_t *ids, const uint32_t *page_of_group, uint64_t now_us)
+{
+    KVS_ASSERT(root != NULL && ids != NULL);
+    return insert(t, root, chain, index, ids, page_of_group, now_us);
+}
+
+/* All pages there: a head of the block can be copied in every group. */
+static bool node_whole(const struct kvc_tree *t, uint32_t n)
+{
+    for (uint32_t g = 0; g < t->layout.group_count; g++)
+        if (node_pages(t, n)[g] == KVC_BLOCK_NONE)
+            return false;
+    return true;
+}
+
+uint32_t kvc_tree_partial(struct kvc_tree *t, const struct kvc_hash *parent, const int32_t *ids, uint32_t n,
+                          uint32_t *pages_out, uint64_t now_us)
+{
+    KVS_ASSERT(t != NULL && parent != NULL && n <= t->layout.block_tokens);
+    for (uint32_t g = 0; g < t->layout.group_count; g++)
+        if (t->layout.group[g].kind != KVC_FULL && t->layout.group[g].kind != KVC_LATENT)
+            return 0;
+    uint32_t best = 0, best_node = NIL, looked = 0;
+    for (uint32_t k = *kin_of(t, parent); k != NIL && looked < KVC_TREE_KIN_MAX && best < n; k = t->node[k].kin_next) {
+        if (!kvc_hash_equal(&t->node[k].parent_hash, parent))
+            continue; /* only shares the bucket */
+        looked++;
+        uint32_t same = 0;
+        while (same < n && node_ids(t, k)[same] == ids[same])
+            same++;
+        if (same > best && node_whole(t, k)) {
+            best = same;
+            best_node = k;
+        }
+    }
+    for (uint32_t g = 0; best > 0 && g < t->layout.group_count; g++) {
+        pages_out[g] = node_pages(t, best_node)[g];
+        kvc_pool_share(t->pools[g], pages_out[g]);
+    }
+    if (best > 0)
+        touch(t, best_node, now_us);
+    return best;
+}
+
+uint32_t kvc_tree_evictable(struct kvc_tree *t, uint32_t group, uint32_t enough)
+{
+    KVS_ASSERT(t != NULL && group < t->layout.group_count);
+    uint32_t count = 0;
+    t->walk++;
+    for (uint32_t n = t->oldest; n != NIL && count < enough; n = t->node[n].newer) { /* children before parents */
+        const struct kvc_node *e = &t->node[n];
+        if (e->kept != t->walk && !node_held(t, n))
+            count += node_pages(t, n)[group] != KVC_BLOCK_NONE;
+        else if (e->parent != NIL)
+            t->node[e->parent].kept = t->walk;
+    }
+    return count;
 }
 
 uint32_t kvc_tree_evict(struct kvc_tree *t, uint32_t group, uint32_t want)
@@ -325,4 +443,36 @@ uint32_t kvc_tree_blocks(const struct kvc_tree *t)
 {
     KVS_ASSERT(t != NULL);
     return t->blocks;
+}
+
+uint32_t kvc_tree_pages(const struct kvc_tree *t, uint32_t group)
+{
+    KVS_ASSERT(t != NULL && group < t->layout.group_count);
+    uint32_t count = 0;
+    for (uint32_t n = t->oldest; n != NIL; n = t->node[n].newer)
+        count += node_pages(t, n)[group] != KVC_BLOCK_NONE;
+    return count;
+}
+
+static bool node_consistent(const struct kvc_tree *t, uint32_t n)
+{
+    const struct kvc_node *e = &t->node[n];
+    for (uint32_t g = 0; g < t->layout.group_count; g++)
+        if (node_pages(t, n)[g] != KVC_BLOCK_NONE && !kvc_pool_known(t->pools[g], node_pages(t, n)[g]))
+            return false;
+    if (e->parent != NIL && (t->node[e->parent].children == 0 || t->node[e->parent].used_us < e->used_us))
+        return false;
+    return find(t, &e->hash) == n;
+}
+
+bool kvc_tree_consistent(const struct kvc_tree *t)
+{
+    uint32_t blocks = 0, children = 0, parents = 0;
+    for (uint32_t n = t->oldest; n != NIL && blocks <= t->blocks; n = t->node[n].newer, blocks++) {
+        if (!node_consistent(t, n))
+            return false;
+        children += t->node[n].children;
+        parents += t->node[n].parent != NIL;
+    }
+    return blocks == t->blocks && children == parents;
 }

@@ -290,6 +290,7 @@ void dcw_step(struct dcw *d, const struct dcw_event *ev, uint64_t now_us)
     d->action_next = d->action_count = 0;
     d->entry_count = 0;
     free_dead(d);
+    wrk_sched_tell_time(d->sched, now_us);
     handle(d, ev, now_us);
     settle(d, now_us);
     wrk_sched_admit(d->sched);

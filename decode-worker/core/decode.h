@@ -12,6 +12,9 @@
  * A transfer has a life of its own (xfer): it begins with GRANT and ends with FORGET; in between the edge delivers exactly one GRANT event
  * (the port has let go of the pages) and, unless CANCEL was asked for, one PREFILL_END (made up with KVS_PEER_* when the stream is lost or the
  * call could not be made). When the edge cannot perform GRANT it reports a GRANT event with that error and does not make the call.
+ * Blocks found in the prefix tree here are not asked for: the call carries all tokens and wants the rest. When only the last block is
+ * missing (or, of a single block, at most half) the prompt is prefilled here, whatever was asked for. `placed.cached_tokens` are prompt
+ * tokens whose KV was not computed for this call: found here, or by the peer (END's cached_tokens) when it prefilled.
  * Pages of a cancelled transfer are fenced until its GRANT event (or PEER_CLOSED), END does not wait for that.
  * Duplicate, late and unknown events are ignored: they are looked up by (conn, stream), xfer or call handle.
  * SPDX-License-Identifier: Apache-2.0 */

@@ -71,6 +71,7 @@ static void fill_call(struct dcw *d, struct dcw_call *c, const struct dcw_event 
                           .attempt = m->attempt,
                           .choice = m->choice,
                           .next_index = m->first_index,
+                          .prompt_count = m->prompt_count,
                           .max_tokens = m->max_tokens,
                           .sampling = m->sampling,
                           .logits = m->logits,
@@ -102,7 +103,10 @@ static kvs_status open_seq(struct dcw *d, struct dcw_call *c, const struct msg_g
                                 .hold = c->phase == DCW_QUEUED,
                                 .logits = WRK_LOGITS_SAMPLE,
                                 .sampling = m->sampling,
-                                .choice = m->choice};
+                                .choice = m->choice,
+                                .tenant = m->tenant,
+                                .cache_salt = m->cache_salt,
+                                .adapter = m->adapter};
     return wrk_seq_open(d->sched, &qc, &c->seq, err);
 }
 
@@ -153,7 +157,10 @@ static struct msg_token *new_entry(struct dcw *d, struct dcw_call *c, uint64_t n
         return e;
     c->placed_sent = true;
     struct msg_placed *p = &c->placed;
-    p->local_prefill_tokens = wrk_seq_look(d->sched, c->seq).prefilled;
+    struct wrk_seq_view v = wrk_seq_look(d->sched, c->seq);
+    uint32_t found = p->mode == MSG_PLACE_REMOTE ? c->t.source_cached : v.cached;
+    p->cached_tokens = found < c->prompt_count ? found : c->prompt_count;
+    p->local_prefill_tokens = v.prefilled;
     p->queue_us = (c->started_us ? c->started_us : now_us) - c->arrived_us;
     if (p->mode == MSG_PLACE_LOCAL && c->started_us)
         p->prefill_us = now_us - c->started_us;

@@ -28,6 +28,7 @@ struct dcw_transfer {
     uint32_t want_count;
     kvs_status end_status;
     uint64_t source_us; /* END's prefill_us */
+    uint32_t source_cached; /* END's cached_tokens */
     uint64_t began_us;
 };
 
@@ -37,7 +38,7 @@ struct dcw_call {
     uint32_t generation;
     uint64_t conn, request;
     uint32_t stream, attempt, choice;
-    uint32_t next_index, max_tokens;
+    uint32_t next_index, max_tokens, prompt_count;
     struct msg_sampling sampling;
     int32_t stop_ids[DCW_STOP_IDS_MAX];
     uint32_t stop_id_count;

@@ -70,11 +70,20 @@ static void go_local(struct dcw *d, struct dcw_call *c, uint32_t computed, bool 
     wrk_seq_ready(d->sched, c->seq, computed, rezero);
 }
 
+/* What is cached here leaves too little for a transfer. */
+static bool is_nearly_cached(const struct dcw *d, const struct wrk_seq_view *v)
+{
+    uint32_t n = wrk_sched_layout(d->sched)->block_tokens, last = (v->token_count - 1) / n;
+    return last > 0 ? v->shared == last : v->cached > 0;
+}
+
+/* Every block that was not found here, in all groups. */
 static bool make_wants(struct dcw *d, struct dcw_call *c)
 {
     const struct kvc_layout *l = wrk_sched_layout(d->sched);
-    uint32_t blocks = kvc_blocks_for(l, wrk_seq_look(d->sched, c->seq).token_count);
-    uint64_t count = (uint64_t)blocks * l->group_count;
+    struct wrk_seq_view v = wrk_seq_look(d->sched, c->seq);
+    uint32_t blocks = kvc_blocks_for(l, v.token_count);
+    uint64_t count = (uint64_t)(blocks - v.shared) * l->group_count;
     dcw__transfer_free(&c->t);
     if (count + 1 > MSG_WANTS_MAX)
         return false;
@@ -82,7 +91,7 @@ static bool make_wants(struct dcw *d, struct dcw_call *c)
     c->t.missing = calloc(count + 1, sizeof *c->t.missing);
     if (!c->t.wants || !c->t.missing)
         return false;
-    for (uint32_t b = 0; b < blocks; b++)
+    for (uint32_t b = v.shared; b < blocks; b++)
         for (uint32_t g = 0; g < l->group_count; g++)
             c->t.wants[c->t.want_count++] = (struct msg_want){.block = b, .group = g};
     c->t.wants[c->t.want_count] = (struct msg_want){.block = KVT_LOGITS_BLOCK, .group = KVT_LOGITS_GROUP};
@@ -128,8 +137,14 @@ void dcw__transfer_begin(struct dcw *d, struct dcw_call *c, uint64_t now_us)
 {
     uint32_t peer;
     KVS_ASSERT(c->phase == DCW_QUEUED && !c->t.open);
+    struct wrk_seq_view v = wrk_seq_look(d->sched, c->seq);
+    if (is_nearly_cached(d, &v)) {
+        c->phase = DCW_LOCAL;
+        wrk_seq_ready(d->sched, c->seq, v.computed, false);
+        return;
+    }
     if (!find_peer(d, c->prefill_worker, &peer) || !make_wants(d, c)) {
-        go_local(d, c, 0, false);
+        go_local(d, c, v.computed, false);
         return;
     }
     draw_ids(d, &c->t);
@@ -185,6 +200,7 @@ void dcw__on_prefill_end(struct dcw *d, uint64_t xfer, const struct msg_end *end
     c->t.ended = true;
     c->t.end_status = end->status;
     c->t.source_us = end->prefill_us;
+    c->t.source_cached = end->cached_tokens;
     if (end->status != KVS_OK)
         call_over(d, c, DCW_ACT_CANCEL); /* the source keeps nothing after an error; this closes the stream's books */
     if (!c->t.granted || c->t.cancelled)
@@ -201,10 +217,11 @@ static uint32_t usable_tokens(const struct dcw *d, const struct dcw_call *c, con
                               uint32_t missing_count)
 {
     const struct kvc_layout *l = wrk_sched_layout(d->sched);
-    uint32_t tokens = wrk_seq_look(d->sched, c->seq).token_count;
+    struct wrk_seq_view v = wrk_seq_look(d->sched, c->seq);
+    uint32_t tokens = v.token_count;
     uint64_t blocks = kvc_blocks_for(l, tokens);
-    if (missing_count == 0) /* failed, and nobody says what is there */
-        return 0;
+    if (missing_count == 0) /* failed, and nobody says what is there but what was found here */
+        return v.computed;
     for (uint32_t i = 0; i < missing_count; i++)
         if (missing[i] < c->t.want_count && c->t.wants[missing[i]].block < blocks)
             blocks = c->t.wants[missing[i]].block;
@@ -264,7 +281,9 @@ static void grant_failed(struct dcw *d, struct dcw_call *c, const uint32_t *miss
         dcw__fail(d, c, KVS_SELF_NUMERIC, "a number of this sequence is not finite", now_us);
         return;
     }
-    if (kept > 0) {
+    struct wrk_seq_view v = wrk_seq_look(d->sched, c->seq);
+    c->t.source_cached = v.cached; /* how much of what landed the source had to compute is not known */
+    if (kept > v.computed) {
         c->placed.mode = MSG_PLACE_REMOTE;
         memcpy(c->placed.prefill_worker, c->prefill_worker, sizeof c->placed.prefill_worker);
     }

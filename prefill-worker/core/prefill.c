@@ -31,6 +31,8 @@ struct call {
     uint8_t *unsent; /* per message: between SEND_* and SENT */
     bool logits_wanted, logits_ready;
     uint32_t layers_done; /* of the step in flight, as far as handled */
+    bool admitted; /* seen with pages: cached is right, pages found in the cache are in todo */
+    uint32_t cached;
     bool stopped, closed, stream_lost, ended;
     char why[128]; /* END's text when stopped */
     uint32_t chunks, computed;
@@ -133,6 +135,7 @@ static void act_end(struct pfw *p, const struct call *c, kvs_status status, uint
     a->end.end = (struct msg_end){.status = status,
                                   .pages_sent = pages_sent,
                                   .prefill_tokens = c->computed,
+                                  .cached_tokens = c->cached,
                                   .chunks = c->chunks,
                                   .prefill_us = c->prefill_us};
     if (status != KVS_OK)
@@ -226,7 +229,10 @@ static kvs_status open_call(struct pfw *p, struct call *c, const struct msg_pref
                                 .tokens = m->tokens,
                                 .token_count = m->token_count,
                                 .tokens_max = m->token_count + 1,
-                                .logits = m->logits ? WRK_LOGITS_SHIP : WRK_LOGITS_NONE};
+                                .logits = m->logits ? WRK_LOGITS_SHIP : WRK_LOGITS_NONE,
+                                .tenant = m->tenant,
+                                .cache_salt = m->cache_salt,
+                                .adapter = m->adapter};
     return wrk_seq_open(p->sched, &qc, &c->seq, err);
 }
 
@@ -288,6 +294,29 @@ static void close_call(struct pfw *p, struct call *c, kvs_status status, const c
         stop(p, c, status, why);
 }
 
+static void page_done(struct pfw *p, struct call *c, uint32_t block, uint32_t group)
+{
+    uint8_t *bit = &c->wanted[(size_t)block * wrk_sched_layout(p->sched)->group_count + group];
+    if (!*bit)
+        return;
+    *bit = 0;
+    KVS_ASSERT(c->todo_count < c->want_count);
+    c->todo[c->todo_count++] = (struct page_ref){.block = block, .group = group};
+}
+
+/* The first look at a call that has pages: what the prefix tree had is complete, and leaves at once. */
+static void look_admitted(struct pfw *p, struct call *c)
+{
+    struct wrk_seq_view v = wrk_seq_look(p->sched, c->seq);
+    if (c->admitted || c->stopped || v.state != WRK_SEQ_READY)
+        return;
+    c->admitted = true;
+    c->cached = v.cached;
+    for (uint32_t b = 0; b < v.shared; b++)
+        for (uint32_t g = 0; g < wrk_sched_layout(p->sched)->group_count; g++)
+            page_done(p, c, b, g);
+}
+
 /* Pages of the groups whose last layer lies in (layers_done, layers], for the blocks that these tokens complete. */
 static void pages_done(struct pfw *p, struct call *c, uint32_t pos, uint32_t count, uint32_t layers)
 {
@@ -297,14 +326,8 @@ static void pages_done(struct pfw *p, struct call *c, uint32_t pos, uint32_t cou
         uint32_t end = l->group[g].first_layer + l->group[g].layers;
         if (end <= c->layers_done || end > layers)
             continue;
-        for (uint32_t i = b.first; i < b.first + b.count; i++) {
-            uint8_t *bit = &c->wanted[(size_t)i * l->group_count + g];
-            if (!*bit)
-                continue;
-            *bit = 0;
-            KVS_ASSERT(c->todo_count < c->want_count);
-            c->todo[c->todo_count++] = (struct page_ref){.block = i, .group = g};
-        }
+        for (uint32_t i = b.first; i < b.first + b.count; i++)
+            page_done(p, c, i, g);
     }
     if (layers > c->layers_done)
         c->layers_done = layers;
@@ -320,7 +343,10 @@ static void on_layer(struct pfw *p, const struct pfw_event *ev)
         if (e->owner != WRK_OWNER_PREFILL || e->user >= p->calls_max)
             continue;
         struct call *c = &p->calls[e->user];
-        if (c->live && c->seq == e->seq && !c->stopped)
+        if (!c->live || c->seq != e->seq)
+            continue;
+        look_admitted(p, c);
+        if (!c->stopped)
             pages_done(p, c, e->pos, e->count, ev->layer.layers);
     }
 }
@@ -331,10 +357,11 @@ static void on_step_done(struct pfw *p, uint64_t now_us)
     const struct wrk_seq_result *r = wrk_sched_results(p->sched, WRK_OWNER_PREFILL, &n, NULL);
     for (uint32_t i = 0; i < n; i++, r++) {
         struct call *c = r->user < p->calls_max ? &p->calls[r->user] : NULL;
-        if (!c || !c->live || c->seq != r->seq || c->stopped)
+        if (!c || !c->live || c->seq != r->seq)
             continue;
-        if (r->pos + r->count <= c->computed)
-            continue; /* told before */
+        look_admitted(p, c);
+        if (c->stopped || r->pos + r->count <= c->cached + c->computed)
+            continue; /* or told before */
         if (r->r.status != KVS_OK) {
             stop(p, c, r->r.status,
                  r->r.status == KVS_SELF_NUMERIC ? "a number of this sequence is not finite"
@@ -435,11 +462,13 @@ static void settle(struct pfw *p, struct call *c, uint64_t now_us)
 {
     kvs_status status;
     uint32_t sent;
-    wrk_seq_state state = wrk_seq_look(p->sched, c->seq).state;
+    look_admitted(p, c);
+    struct wrk_seq_view v = wrk_seq_look(p->sched, c->seq);
     if (now_us >= c->deadline_us)
         close_call(p, c, KVS_REQ_DEADLINE, "the call's time is up", &p->stats.expired);
     else if (!c->stopped &&
-             (state == WRK_SEQ_FAILED || (state == WRK_SEQ_WAITING && now_us - c->arrived_us >= p->queue_wait_us)))
+             (v.state == WRK_SEQ_FAILED ||
+              (v.state == WRK_SEQ_WAITING && !v.deferred && now_us - c->arrived_us >= p->queue_wait_us)))
         stop(p, c, KVS_BUSY_PAGES, "no KV pages came free in time");
     while (!c->stopped && kvt_source_in_flight(c->source) < p->send_window && c->posted < c->todo_count)
         post(p, c, false);
@@ -465,6 +494,7 @@ void pfw_step(struct pfw *p, const struct pfw_event *ev, uint64_t now_us)
 {
     KVS_ASSERT(p->action_next == p->action_count); /* the last event's actions were all taken */
     p->action_next = p->action_count = 0;
+    wrk_sched_tell_time(p->sched, now_us);
     switch (ev->kind) {
     case PFW_EV_TICK: break;
     case PFW_EV_PEER_UP:
@@ -486,6 +516,9 @@ void pfw_step(struct pfw *p, const struct pfw_event *ev, uint64_t now_us)
         if (p->calls[i].live)
             settle(p, &p->calls[i], now_us);
     wrk_sched_admit(p->sched);
+    for (uint32_t i = 0; i < p->calls_max; i++) /* what was found in the cache leaves at once */
+        if (p->calls[i].live && !p->calls[i].admitted)
+            settle(p, &p->calls[i], now_us);
 }
 
 uint64_t pfw_deadline_us(const struct pfw *p)
@@ -497,8 +530,12 @@ uint64_t pfw_deadline_us(const struct pfw *p)
             continue;
         if (c->deadline_us < least)
             least = c->deadline_us;
-        if (!c->stopped && wrk_seq_look(p->sched, c->seq).state == WRK_SEQ_WAITING &&
-            c->arrived_us + p->queue_wait_us < least)
+        struct wrk_seq_view v = wrk_seq_look(p->sched, c->seq);
+        if (c->stopped)
+            continue;
+        if (v.state == WRK_SEQ_READY && !c->admitted)
+            return 0; /* the other machine let it in */
+        if (v.state == WRK_SEQ_WAITING && !v.deferred && c->arrived_us + p->queue_wait_us < least)
             least = c->arrived_us + p->queue_wait_us;
     }
     return least;

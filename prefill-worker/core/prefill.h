@@ -5,6 +5,8 @@
  *             '-- refused: END at once        any --CANCEL, stream loss, deadline--> no more posts; sends in flight end --> END (when
  *                                             the stream still lives and had none), pages back --> gone
  *
+ * Pages whose block was found complete in the prefix tree are handed out first, at admission, in the order of the wants; END tells how many
+ * tokens were found (cached_tokens) and how many computed (prefill_tokens).
  * A page is handed out (SEND_PAGE) once its block is complete in its group: when the group's last layer is done in the step that completes
  * the block, blocks rising within a group; the prompt's last partial block likewise in its last step; the logits message last. At most
  * send_window messages of one call are between SEND_* and SENT. Every SEND_* is answered by exactly one SENT (also when the peer closes),

@@ -80,16 +80,14 @@ static kvs_status create_pools(struct wrk_sched *s, const struct wrk_sched_confi
         if (st != KVS_OK)
             return st;
         s->zeros.flag[g] = calloc(s->pages[g], 1);
-        s->mark[g] = calloc(s->pages[g], 1);
+        s->mark[g] = calloc(s->pages[g], sizeof *s->mark[g]);
         if (!s->zeros.flag[g] || !s->mark[g])
             return KVS_SELF_NOMEM;
     }
     s->zeros.ring = calloc(s->zeros.cap, sizeof *s->zeros.ring);
     if (!s->zeros.ring)
         return KVS_SELF_NOMEM;
-    if (c->tree_nodes == 0)
-        return KVS_OK;
-    return kvc_tree_create(&s->layout, s->pool, c->tree_nodes, &s->tree);
+    return wrk__prefix_create(s, c);
 }
 
 static kvs_status create_seqs(struct wrk_sched *s)
@@ -143,6 +141,7 @@ void wrk_sched_destroy(struct wrk_sched *s)
         return;
     for (uint32_t i = 0; s->seqs && i < s->seqs_max; i++) {
         free(s->seqs[i].tokens);
+        free(s->seqs[i].chain);
         kvc_block_table_fini(&s->seqs[i].table);
     }
     kvc_tree_destroy(s->tree);
@@ -154,6 +153,7 @@ void wrk_sched_destroy(struct wrk_sched *s)
     for (uint32_t o = 0; o < WRK_OWNERS; o++)
         free(s->results[o]);
     free(s->zeros.ring);
+    free(s->copies);
     free(s->seqs);
     free(s->entries);
     free(s);
@@ -187,26 +187,30 @@ struct kvc_pool_counts wrk_sched_pages(const struct wrk_sched *s, uint32_t group
 
 /* --- pages of a sequence --- */
 
+/* That many pages are free in each group or can be made so. */
 static bool pages_free(const struct wrk_sched *s, uint32_t blocks)
 {
     for (uint32_t g = 0; g < s->layout.group_count; g++) {
         struct kvc_pool_counts n = kvc_pool_counts(s->pool[g]);
-        if (n.free < blocks && (!s->tree || n.free + n.cached < blocks))
+        if (n.free >= blocks)
+            continue;
+        if (!s->tree || n.free + n.cached < blocks)
+            return false;
+        if (kvc_tree_evictable(s->tree, g, blocks - n.free) < blocks - n.free) /* not all that is cached can go */
             return false;
     }
     return true;
 }
 
-static bool pages_evict(struct wrk_sched *s, uint32_t blocks)
+static void pages_evict(struct wrk_sched *s, uint32_t blocks)
 {
-    for (uint32_t g = 0; g < s->layout.group_count; g++) {
-        uint32_t have = kvc_pool_counts(s->pool[g]).free;
-        if (have < blocks && s->tree)
-            (void)kvc_tree_evict(s->tree, g, blocks - have);
-        if (kvc_pool_counts(s->pool[g]).free < blocks)
-            return false;
+    for (uint32_t g = 0; s->tree && g < s->layout.group_count; g++) {
+        uint32_t have = kvc_pool_counts(s->pool[g]).free, known = kvc_tree_blocks(s->tree);
+        if (have >= blocks)
+            continue;
+        (void)kvc_tree_evict(s->tree, g, blocks - have);
+        s->stats.evicted_blocks += known - kvc_tree_blocks(s->tree);
     }
-    return true;
 }
 
 bool wrk__seq_grow(struct wrk_sched *s, struct wrk_seq *q, uint32_t blocks)
@@ -217,8 +221,9 @@ bool wrk__seq_grow(struct wrk_sched *s, struct wrk_seq *q, uint32_t blocks)
     if (blocks <= t->block_count)
         return true;
     uint32_t more = blocks - t->block_count;
-    if (!pages_free(s, more) || !pages_evict(s, more))
+    if (!pages_free(s, more))
         return false;
+    pages_evict(s, more);
     for (uint32_t g = 0; g < s->layout.group_count; g++) {
         uint32_t *row = kvc_block_row(t, g) + t->block_count;
         kvs_status st = kvc_pool_acquire(s->pool[g], more, row);
@@ -234,9 +239,12 @@ void wrk__seq_drop_pages(struct wrk_sched *s, struct wrk_seq *q)
 {
     struct kvc_block_table *t = &q->table;
     KVS_ASSERT(!q->in_step);
+    wrk__prefix_forget_copies(s, q);
     for (uint32_t g = 0; g < t->group_count; g++) {
         uint32_t *row = kvc_block_row(t, g);
         for (uint32_t b = 0; b < t->block_count; b++) {
+            if (row[b] == KVC_BLOCK_NONE)
+                continue;
             if (q->state == WRK_SEQ_FENCED)
                 kvc_pool_unfence(s->pool[g], row[b]);
             else
@@ -245,7 +253,8 @@ void wrk__seq_drop_pages(struct wrk_sched *s, struct wrk_seq *q)
         }
     }
     t->block_count = 0;
-    q->computed = 0;
+    q->computed = q->shared = q->offered = 0;
+    s->changed = true;
 }
 
 void wrk__seq_preempt(struct wrk_sched *s, struct wrk_seq *q)
@@ -300,22 +309,33 @@ static struct wrk_seq *first_waiting(const struct wrk_sched *s)
 bool wrk_sched_can_admit(const struct wrk_sched *s)
 {
     const struct wrk_seq *q = first_waiting(s);
-    return q && (kvc_blocks_for(&s->layout, q->token_count) > s->pages_least || pages_free(s, admission_blocks(s, q)));
+    if (!q || s->tree)
+        return q && s->changed;
+    return kvc_blocks_for(&s->layout, q->token_count) > s->pages_least || pages_free(s, admission_blocks(s, q));
 }
 
+/* Oldest first. One that does not fit ends it, so that later ones cannot starve it; one that waits for its prefix does not. */
 void wrk_sched_admit(struct wrk_sched *s)
 {
-    struct wrk_seq *q;
-    while ((q = first_waiting(s)) != NULL) {
+    if (s->tree && !s->changed)
+        return;
+    for (uint32_t i = s->oldest; i != WRK_NIL; i = s->seqs[i].newer) {
+        struct wrk_seq *q = &s->seqs[i];
+        if (q->state != WRK_SEQ_WAITING)
+            continue;
         if (kvc_blocks_for(&s->layout, q->token_count) > s->pages_least) {
             q->state = WRK_SEQ_FAILED;
             continue;
         }
-        if (!wrk__seq_grow(s, q, admission_blocks(s, q)))
-            return;
+        q->deferred = wrk__prefix_awaited(s, q);
+        if (q->deferred)
+            continue;
+        if (!wrk__prefix_admit(s, q, admission_blocks(s, q)))
+            break;
         q->state = q->hold ? WRK_SEQ_HELD : WRK_SEQ_READY;
         q->hold = false;
     }
+    s->changed = false;
 }
 
 /* --- life of a sequence --- */
@@ -343,9 +363,11 @@ kvs_status wrk_seq_open(struct wrk_sched *s, const struct wrk_seq_config *c, wrk
     struct wrk_seq *q = &s->seqs[slot];
     int32_t *tokens = malloc((size_t)c->tokens_max * sizeof *tokens);
     uint32_t blocks = kvc_blocks_for(&s->layout, c->tokens_max);
+    struct kvc_hash *chain = s->tree ? malloc(blocks * sizeof *chain) : NULL;
     struct kvc_block_table table;
-    if (!tokens || kvc_block_table_init(&table, s->layout.group_count, blocks) != KVS_OK) {
+    if (!tokens || (s->tree && !chain) || kvc_block_table_init(&table, s->layout.group_count, blocks) != KVS_OK) {
         free(tokens);
+        free(chain);
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for a sequence of %u tokens", c->tokens_max);
     }
     memcpy(tokens, c->tokens, (size_t)c->token_count * sizeof *tokens);
@@ -364,7 +386,10 @@ kvs_status wrk_seq_open(struct wrk_sched *s, const struct wrk_seq_config *c, wrk
                           .hold = c->hold,
                           .logits = c->logits,
                           .sampling = c->sampling,
-                          .choice = c->choice};
+                          .choice = c->choice,
+                          .chain = chain};
+    wrk__prefix_open(s, q, c);
+    s->changed = true;
     if (s->newest != WRK_NIL)
         s->seqs[s->newest].newer = slot;
     else
@@ -388,7 +413,9 @@ void wrk__seq_remove(struct wrk_sched *s, struct wrk_seq *q)
     else
         s->newest = q->older;
     free(q->tokens);
+    free(q->chain);
     q->tokens = NULL;
+    q->chain = NULL;
     kvc_block_table_fini(&q->table);
     q->table = (struct kvc_block_table){0};
     q->state = WRK_SEQ_GONE;
@@ -405,6 +432,9 @@ struct wrk_seq_view wrk_seq_look(const struct wrk_sched *s, wrk_seq_id id)
                                  .user = q->user,
                                  .token_count = q->token_count,
                                  .computed = q->computed,
+                                 .cached = q->cached,
+                                 .shared = q->shared,
+                                 .deferred = q->deferred,
                                  .chunks = q->chunks,
                                  .prefilled = q->prefilled,
                                  .preemptions = q->preemptions,
@@ -418,12 +448,12 @@ void wrk_seq_ready(struct wrk_sched *s, wrk_seq_id id, uint32_t computed, bool r
 {
     struct wrk_seq *q = wrk__seq(s, id);
     KVS_ASSERT(q && q->state == WRK_SEQ_HELD);
-    KVS_ASSERT(computed <= q->token_count && q->computed == 0);
+    KVS_ASSERT(computed <= q->token_count && computed >= q->computed);
     q->state = WRK_SEQ_READY;
     q->computed = computed;
-    if (!rezero)
-        return;
-    for (uint32_t g = 0; g < q->table.group_count; g++)
+    wrk__prefix_offer(s, q);
+    s->changed = true;
+    for (uint32_t g = 0; rezero && g < q->table.group_count; g++)
         for (uint32_t b = kvc_blocks_for(&s->layout, computed); b < q->table.block_count; b++)
             zeros_push(&s->zeros, g, kvc_block_row(&q->table, g)[b]);
 }
@@ -442,6 +472,7 @@ void wrk_seq_pause(struct wrk_sched *s, wrk_seq_id id, bool paused)
     struct wrk_seq *q = wrk__seq(s, id);
     KVS_ASSERT(q);
     q->paused = paused;
+    s->changed = true;
 }
 
 void wrk_seq_stop(struct wrk_sched *s, wrk_seq_id id)
@@ -450,6 +481,7 @@ void wrk_seq_stop(struct wrk_sched *s, wrk_seq_id id)
     KVS_ASSERT(q && q->state != WRK_SEQ_FENCED);
     if (q->state != WRK_SEQ_CLOSING)
         q->state = WRK_SEQ_STOPPED;
+    s->changed = true;
 }
 
 void wrk_seq_close(struct wrk_sched *s, wrk_seq_id id)
@@ -466,9 +498,22 @@ void wrk_seq_fence(struct wrk_sched *s, wrk_seq_id id)
 {
     struct wrk_seq *q = wrk__seq(s, id);
     KVS_ASSERT(q && q->state == WRK_SEQ_HELD);
-    for (uint32_t g = 0; g < q->table.group_count; g++)
-        for (uint32_t b = 0; b < q->table.block_count; b++)
-            kvc_pool_fence(s->pool[g], kvc_block_row(&q->table, g)[b]);
+    wrk__prefix_forget_copies(s, q);
+    for (uint32_t g = 0; g < q->table.group_count; g++) {
+        uint32_t *row = kvc_block_row(&q->table, g);
+        for (uint32_t b = 0; b < q->table.block_count; b++) {
+            if (row[b] == KVC_BLOCK_NONE)
+                continue;
+            if (b >= q->shared) {
+                kvc_pool_fence(s->pool[g], row[b]);
+                continue;
+            }
+            kvc_pool_release(s->pool[g], row[b]); /* was never granted to anybody */
+            row[b] = KVC_BLOCK_NONE;
+        }
+    }
+    q->computed = q->shared = 0;
+    s->changed = true;
     q->state = WRK_SEQ_FENCED;
 }
 

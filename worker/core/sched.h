@@ -7,8 +7,9 @@
  *
  * The edge's (or simulator's) loop, after every outside event:
  *   1. hand it to the machine it is for (dcw_step / pfw_step; in role both, the other one gets a TICK),
- *   2. wrk_sched_take_zeros until empty and zero these pages, THEN perform the machine's actions in order until there are none,
- *   3. when no step is in flight: wrk_sched_next_step; wrk_sched_take_zeros again; hand the step to the device,
+ *   2. wrk_sched_take_zeros until empty and zero these pages, then wrk_sched_take_copies likewise and copy at once, THEN perform the
+ *      machine's actions in order until there are none,
+ *   3. when no step is in flight: wrk_sched_next_step; zeros and copies again; hand the step to the device,
  *   4. mirror wrk_sched_stop_wanted into the flag that the device's layer callback reads,
  *   5. sleep until the least of the machines' _deadline_us (0 means: TICK it now).
  * When the device is done: wrk_sched_step_done first, then STEP_DONE to each machine, which reads its results with wrk_sched_results.
@@ -17,6 +18,13 @@
  * Order in a step: single tokens of running sequences (longest waiting first when there are more than batch_seqs), then prompt chunks,
  * oldest sequence first, together at most chunk_tokens tokens. So a long prompt delays a running sequence by one chunk at most.
  * Out of pages: a running sequence that cannot grow makes the newest decode sequence give its pages back (maybe itself).
+ *
+ * Prefix reuse (tree_nodes > 0): a block that is complete in all groups is offered to the prefix tree under its hash chain; admission takes
+ * the longest known prefix (all but the last known token at most), shares its pages, and has the head of a partly equal block copied. A
+ * page with more than one holder, or known to the tree, is never written (asserted where a step is composed). Cached pages are evicted,
+ * least recently used leaf first, before anybody waits or is preempted. A waiting sequence whose prefix is just being computed by another
+ * one waits for that (others may pass it meanwhile: what it waits for always makes progress).
+ *
  * Failpoint decode.preempt is the edge calling wrk_sched_preempt_newest before step 3.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_WORKER_CORE_SCHED_H
@@ -29,6 +37,12 @@
 
 struct wrk_sched;
 
+/* What the model's prefixes are named by: the member card's own bytes (design: section 5). NULL: empty. Copied. */
+struct wrk_model_id {
+    uint8_t fingerprint[32];
+    const char *numerics, *kv_types, *rope;
+};
+
 struct wrk_sched_config {
     const struct kvc_layout *layout; /* copied */
     uint32_t pages[KVC_GROUPS_MAX];  /* pool size of each group, > 0 */
@@ -37,7 +51,9 @@ struct wrk_sched_config {
     uint32_t context;                /* tokens a sequence may have */
     uint32_t chunk_tokens;           /* prompt tokens a step; 0: 128 */
     uint32_t reserve_tokens;         /* room beyond the known tokens at admission; 0: 512 */
-    uint32_t tree_nodes;             /* prefix tree's bound; 0: no tree */
+    uint32_t tree_nodes;             /* prefix tree's bound; 0: no tree, nothing is reused */
+    uint64_t tree_ttl_us;            /* cached KV nobody used for so long is dropped; 0: 72 h */
+    struct wrk_model_id model;       /* with a tree */
 };
 
 KVS_MUST_CHECK kvs_status wrk_sched_create(const struct wrk_sched_config *c, struct wrk_sched **out,
@@ -58,9 +74,14 @@ KVS_MUST_CHECK kvs_status wrk_seq_open(struct wrk_sched *s, const struct wrk_seq
                                        struct kvs_error *err);
 /* Gives pages to waiting sequences, oldest first, until one does not fit. Called by the machines at the end of each of their steps. */
 void wrk_sched_admit(struct wrk_sched *s);
-bool wrk_sched_can_admit(const struct wrk_sched *s); /* true: wrk_sched_admit would give pages to somebody now */
+/* True: wrk_sched_admit would give pages to somebody now; with a tree: it might, and it is false after wrk_sched_admit until something changed. */
+bool wrk_sched_can_admit(const struct wrk_sched *s);
+/* The machines tell the time at the beginning of each of their steps: the tree's ages and its TTL go by it. */
+void wrk_sched_tell_time(struct wrk_sched *s, uint64_t now_us);
+/* Forgets all cached prefixes; what running sequences hold stays theirs and is not offered again. Returns blocks forgotten. */
+uint32_t wrk_sched_flush(struct wrk_sched *s);
 struct wrk_seq_view wrk_seq_look(const struct wrk_sched *s, wrk_seq_id id); /* any id; state GONE for a stale one */
-/* HELD -> READY: the first `computed` tokens have KV now (computed == token_count: wait for wrk_seq_append). Pages of blocks from
+/* HELD -> READY: the first `computed` tokens have KV now, at least those found in the tree (computed == token_count: wait for wrk_seq_append). Pages of blocks from
  * computed / block_tokens (rounded up) on are put on the zero list again when `rezero`: a transfer may have left bytes in them. */
 void wrk_seq_ready(struct wrk_sched *s, wrk_seq_id id, uint32_t computed, bool rezero);
 void wrk_seq_append(struct wrk_sched *s, wrk_seq_id id,
@@ -100,6 +121,12 @@ struct wrk_page {
 };
 /* Pages to zero now; returns how many were written, 0: none left. Each page at most once however often it changed hands. */
 size_t wrk_sched_take_zeros(struct wrk_sched *s, struct wrk_page *out, size_t cap);
+
+/* Heads of pages to copy now (kvc_page_copy_head), before the next call of any function here but this one: from's hold ends with this call. */
+struct wrk_copy {
+    uint32_t group, from, to, tokens;
+};
+size_t wrk_sched_take_copies(struct wrk_sched *s, struct wrk_copy *out, size_t cap);
 
 /* The next step, or NULL: one is in flight, or there is nothing to compute. The step is in flight from here to wrk_sched_step_done. */
 const struct wrk_step *wrk_sched_next_step(struct wrk_sched *s);
@@ -143,6 +170,7 @@ struct wrk_sched_stats {
     uint32_t waiting, active, fenced; /* sequences now */
     uint64_t outstanding_tokens;      /* tokens without KV + tokens that may still be written */
     uint64_t steps, chunks, prefill_tokens, decode_tokens, preemptions; /* since the start */
+    uint64_t cached_tokens, evicted_blocks; /* tokens found in the tree at admission; blocks given up for pages */
     uint32_t widest_batch;                                              /* most sequences in one step so far */
 };
 struct wrk_sched_stats wrk_sched_stats(const struct wrk_sched *s);

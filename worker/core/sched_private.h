@@ -1,4 +1,4 @@
-/* sched_private.h - the scheduler's own structs, shared by sched.c (sequences and pages) and step.c (steps). Owner thread: the loop.
+/* sched_private.h - the scheduler's own structs, shared by sched.c (sequences and pages), prefix.c (reuse) and step.c (steps). Owner thread: the loop.
  * Live sequences hang in one list in the order of their arrival, which never changes: preemption keeps a sequence's place.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_WORKER_CORE_SCHED_PRIVATE_H
@@ -24,6 +24,23 @@ struct wrk_seq {
     struct msg_sampling sampling;
     uint32_t choice;
     uint32_t chunks, prefilled, preemptions;
+    struct kvc_hash root, *chain; /* names of its full blocks, owned; NULL: takes no part in reuse */
+    uint32_t chain_count;         /* names made so far */
+    uint32_t offered;             /* leading blocks that the tree was told of */
+    uint32_t shared, cached;
+    bool deferred;
+    uint64_t flushes; /* the scheduler's when it was opened */
+};
+
+/* A copy that the edge has not taken yet; its source has a hold of its own. */
+struct wrk_pending_copy {
+    struct wrk_copy copy;
+    uint32_t slot; /* the sequence that owns `to` */
+};
+
+/* Scratch of wrk_sched_consistent, one a page: holders found, and the first of them. */
+struct wrk_mark {
+    uint32_t count, slot, block;
 };
 
 /* Pages that have to be zeroed: a ring that has room for every page once, and a flag per page so that it stands there once. */
@@ -41,7 +58,13 @@ struct wrk_sched {
     struct kvc_pool *pool[KVC_GROUPS_MAX];
     struct kvc_tree *tree;
     struct wrk_zeros zeros;
-    uint8_t *mark[KVC_GROUPS_MAX]; /* scratch of wrk_sched_consistent */
+    struct wrk_mark *mark[KVC_GROUPS_MAX];
+    uint8_t fingerprint[32];
+    char numerics[128], kv_types[32], rope[160];
+    uint64_t now_us, ttl_us, expired_us, flushes;
+    struct wrk_pending_copy *copies;
+    size_t copy_count, copy_cap;
+    bool changed; /* with a tree: since the last wrk_sched_admit something happened that may let a waiting sequence in */
 
     struct wrk_seq *seqs;
     uint32_t oldest, newest, free_slot;
@@ -65,5 +88,13 @@ void wrk__seq_preempt(struct wrk_sched *s, struct wrk_seq *q);
 struct wrk_seq *wrk__seq_newest(const struct wrk_sched *s);   /* the next victim, or NULL */
 void wrk__seq_remove(struct wrk_sched *s, struct wrk_seq *q); /* pages back, slot free */
 void wrk__seq_drop_pages(struct wrk_sched *s, struct wrk_seq *q);
+
+/* prefix.c; all do nothing without a tree */
+kvs_status wrk__prefix_create(struct wrk_sched *s, const struct wrk_sched_config *c);
+void wrk__prefix_open(struct wrk_sched *s, struct wrk_seq *q, const struct wrk_seq_config *c); /* q->chain is allocated */
+bool wrk__prefix_awaited(const struct wrk_sched *s, struct wrk_seq *q); /* another sequence computes its next block right now */
+bool wrk__prefix_admit(struct wrk_sched *s, struct wrk_seq *q, uint32_t blocks); /* pages for that many blocks, known ones shared */
+void wrk__prefix_offer(struct wrk_sched *s, struct wrk_seq *q);                  /* complete blocks to the tree */
+void wrk__prefix_forget_copies(struct wrk_sched *s, const struct wrk_seq *q);
 
 #endif

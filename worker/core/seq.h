@@ -48,6 +48,7 @@ struct wrk_seq_config {
     wrk_logits logits;            /* wanted once all tokens have KV */
     struct msg_sampling sampling; /* with WRK_LOGITS_SAMPLE */
     uint32_t choice;
+    const char *tenant, *cache_salt, *adapter; /* part of the prefix's name; NULL: none */
 };
 
 /* A look at one sequence (wrk_seq_look). */
@@ -56,6 +57,9 @@ struct wrk_seq_view {
     uint32_t user;
     uint32_t token_count; /* tokens known */
     uint32_t computed;    /* leading tokens that have KV in pages */
+    uint32_t cached;      /* of them: found in the prefix tree when it got its first pages */
+    uint32_t shared;      /* leading blocks whose pages are the tree's: complete and never written */
+    bool deferred;        /* WAITING for another sequence to compute its prefix, not for pages */
     uint32_t
         chunks; /* step entries that computed more than a running sequence's single token, since the last (re)start */
     uint32_t prefilled; /* tokens computed in them, over the whole life (recompute included) */

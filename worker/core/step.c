@@ -43,11 +43,23 @@ static bool grow_running(struct wrk_sched *s)
     return preempted;
 }
 
+/* What the step will write belongs to this sequence alone. */
+static bool is_writable(const struct wrk_sched *s, const struct wrk_seq *q, uint32_t count)
+{
+    uint32_t end = kvc_blocks_for(&s->layout, q->computed + count);
+    for (uint32_t g = 0; g < s->layout.group_count; g++)
+        for (uint32_t b = q->computed / s->layout.block_tokens; b < end; b++)
+            if (!kvc_pool_writable(s->pool[g], kvc_block_row(&q->table, g)[b]))
+                return false;
+    return true;
+}
+
 static void add_entry(struct wrk_sched *s, struct wrk_seq *q, uint32_t count)
 {
     KVS_ASSERT(s->step.entry_count < s->batch_seqs);
     KVS_ASSERT(count > 0 && q->computed + count <= q->token_count);
     KVS_ASSERT(kvc_blocks_for(&s->layout, q->computed + count) <= q->table.block_count);
+    KVS_ASSERT(is_writable(s, q, count));
     bool last = q->computed + count == q->token_count;
     s->entries[s->step.entry_count++] = (struct wrk_step_entry){.seq = wrk__seq_id(s, q),
                                                                 .owner = q->owner,
@@ -170,6 +182,7 @@ static void book_entry(struct wrk_sched *s, const struct wrk_step_entry *e, cons
     KVS_ASSERT(q && q->in_step && q->computed == e->pos);
     bool single = is_single(q);
     q->in_step = false;
+    s->changed = true;
     if (q->state == WRK_SEQ_CLOSING) {
         wrk__seq_remove(s, q);
         return;
@@ -178,6 +191,7 @@ static void book_entry(struct wrk_sched *s, const struct wrk_step_entry *e, cons
         return; /* stopped: done again if it is still wanted */
     if (r->status == KVS_OK) {
         q->computed += e->count;
+        wrk__prefix_offer(s, q);
         if (single) {
             s->stats.decode_tokens++;
         } else {
@@ -242,42 +256,3 @@ struct wrk_sched_stats wrk_sched_stats(const struct wrk_sched *s)
     return out;
 }
 
-/* Marks a sequence's pages of one group; false when one is out of range or marked already. */
-static bool mark_row(const struct wrk_sched *s, const struct wrk_seq *q, uint32_t group, uint32_t *count)
-{
-    const uint32_t *row = kvc_block_row(&q->table, group);
-    for (uint32_t b = 0; b < q->table.block_count; b++) {
-        if (row[b] >= s->pages[group] || s->mark[group][row[b]])
-            return false;
-        s->mark[group][row[b]] = 1;
-        (*count)++;
-    }
-    return true;
-}
-
-bool wrk_sched_consistent(const struct wrk_sched *s, struct kvs_error *err)
-{
-    for (uint32_t g = 0; g < s->layout.group_count; g++) {
-        struct kvc_pool_counts n = kvc_pool_counts(s->pool[g]);
-        uint32_t held = 0, fenced = 0;
-        memset(s->mark[g], 0, s->pages[g]);
-        for (uint32_t i = s->oldest; i != WRK_NIL; i = s->seqs[i].newer) {
-            const struct wrk_seq *q = &s->seqs[i];
-            bool pageless = q->state == WRK_SEQ_WAITING || q->state == WRK_SEQ_FAILED;
-            if (!mark_row(s, q, g, q->state == WRK_SEQ_FENCED ? &fenced : &held))
-                return kvs_fail(err, KVS_SELF_INTERNAL, "group %u: a page is in two sequences or out of range", g),
-                       false;
-            if (pageless && q->table.block_count > 0)
-                return kvs_fail(err, KVS_SELF_INTERNAL, "a waiting sequence holds pages"), false;
-            if (kvc_blocks_for(&s->layout, q->computed) > q->table.block_count)
-                return kvs_fail(err, KVS_SELF_INTERNAL, "a sequence has more KV than pages"), false;
-        }
-        if (n.total != s->pages[g] || n.free + n.cached + n.held + n.fenced != n.total || n.held != held ||
-            n.fenced != fenced)
-            return kvs_fail(err, KVS_SELF_INTERNAL,
-                            "group %u: free %u cached %u held %u (%u in sequences) fenced %u (%u) of %u", g, n.free,
-                            n.cached, n.held, held, n.fenced, fenced, s->pages[g]),
-                   false;
-    }
-    return true;
-}

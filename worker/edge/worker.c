@@ -50,7 +50,7 @@ struct wrk_worker {
     atomic_bool device_posted, port_posted; /* a wake-up is on its way to the loop */
     atomic_bool registered;                 /* for /health/ready */
     struct kvs_gauge *pages[KVC_GROUPS_MAX][4];
-    struct wrk_follow prefill_tokens, decode_tokens, steps, chunks, preemptions;
+    struct wrk_follow prefill_tokens, decode_tokens, steps, chunks, preemptions, cached_tokens, evicted_blocks;
     struct kvs_gauge *widest;
     struct kvs_gauge *running, *waiting;
 };
@@ -77,6 +77,10 @@ void wrk_worker_zero(struct wrk_worker *w)
     while ((n = wrk_sched_take_zeros(w->sched, page, sizeof page / sizeof page[0])) != 0)
         for (size_t i = 0; i < n; i++)
             memset(wrk_worker_page(w, page[i].group, page[i].page), 0, w->loaded.layout.group[page[i].group].page_bytes);
+    struct wrk_copy copy;
+    while (wrk_sched_take_copies(w->sched, &copy, 1) != 0)
+        kvc_page_copy_head(&w->loaded.layout, copy.group, wrk_worker_page(w, copy.group, copy.from),
+                           wrk_worker_page(w, copy.group, copy.to), copy.tokens);
 }
 
 /* Calls op of the roles in order until one says true. */
@@ -315,6 +319,8 @@ static void update_metrics(struct wrk_worker *w)
     wrk_follow(&w->steps, st.steps);
     wrk_follow(&w->chunks, st.chunks);
     wrk_follow(&w->preemptions, st.preemptions);
+    wrk_follow(&w->cached_tokens, st.cached_tokens);
+    wrk_follow(&w->evicted_blocks, st.evicted_blocks);
     kvs_gauge_set(w->widest, st.widest_batch);
     kvs_gauge_set(w->running, st.active);
     kvs_gauge_set(w->waiting, st.waiting);
@@ -417,7 +423,8 @@ static kvs_status create_metrics(struct wrk_worker *w)
     w->widest = kvs_gauge(w->metrics, "kvasir_batch_sequences_max", "", "Most sequences in one forward pass so far");
     w->running = kvs_gauge(w->metrics, "kvasir_sequences", "state=\"running\"", "Sequences by state");
     w->waiting = kvs_gauge(w->metrics, "kvasir_sequences", "state=\"waiting\"", "Sequences by state");
-    (void)kvs_counter(w->metrics, "kvasir_prefix_cached_tokens_total", "", "Prompt tokens whose KV was found in the prefix cache");
+    w->cached_tokens.counter = kvs_counter(w->metrics, "kvasir_prefix_cached_tokens_total", "", "Tokens whose KV was found in the prefix cache here");
+    w->evicted_blocks.counter = kvs_counter(w->metrics, "kvasir_prefix_evicted_blocks_total", "", "Cached blocks given up because pages ran out");
     char info[160];
     kvs_format(info, sizeof info, "version=\"%s\",isa=\"%s\",role=\"%s\"", KVASIR_VERSION, eng_model_isa(w->loaded.model), msg_role_name(w->hello.role));
     kvs_gauge_set(kvs_gauge(w->metrics, "kvasir_build_info", info, "Version, instruction set in use and role"), 1);
@@ -468,6 +475,10 @@ static kvs_status create_compute(struct wrk_worker *w, struct kvs_error *err)
     if (sc.seqs_max > 4096)
         sc.seqs_max = 4096;
     memcpy(sc.pages, w->loaded.pages, sizeof sc.pages);
+    sc.tree_nodes = w->config.prefix_cache ? w->loaded.pages[0] : 0; /* a cached block has a page in every group */
+    sc.tree_ttl_us = w->config.kv_ttl_us;
+    sc.model = (struct wrk_model_id){.numerics = w->loaded.member.numerics, .kv_types = w->loaded.member.kv_types, .rope = w->loaded.member.rope};
+    memcpy(sc.model.fingerprint, w->loaded.member.fingerprint, sizeof sc.model.fingerprint);
     kvs_status st = wrk_sched_create(&sc, &w->sched, err);
     if (st != KVS_OK)
         return st;

@@ -24,7 +24,7 @@ struct kvs_metrics *wrk_worker_metrics(struct wrk_worker *w);
 const struct wrk_config *wrk_worker_config(const struct wrk_worker *w);
 const struct msg_card *wrk_worker_card(const struct wrk_worker *w);
 uint8_t *wrk_worker_page(struct wrk_worker *w, uint32_t group, uint32_t page); /* address of a KV page */
-void wrk_worker_zero(struct wrk_worker *w); /* zeroes the pages that the scheduler gave out; before a core's actions are performed */
+void wrk_worker_zero(struct wrk_worker *w); /* zeroes the pages that the scheduler gave out and copies heads of cached ones; before a core's actions are performed */
 
 /* A metric counter that follows a running total. */
 struct wrk_follow {

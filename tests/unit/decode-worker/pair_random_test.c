@@ -1,7 +1,8 @@
 /* pair_random_test.c - three workers' real cores (two with both roles, one source) and real kvt_sinks, under a random order of everything: late
  * control messages, pages in any order, lost, doubled and broken ones, links that break and come back, routers that leave, aborts, pauses,
  * forced preemptions, refused grants. Checked after every event: page equation, no page in two places. Checked for each request: tokens
- * are those of a naive loop, in order, none twice, one END. At rest every page is free. The device asserts what it reads (fake_device.h).
+ * are those of a naive loop, in order, none twice, one END. At rest every page is free or cached. Two of three worlds reuse prefixes:
+ * their prompts have heads in common, under three salts of which one is each request's own. The device asserts what it reads (fake_device.h).
  * PAIR_SEED=n runs one seed.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "tests/unit/decode-worker/pair_world.h"
@@ -131,6 +132,8 @@ static void do_call(struct world *w, uint32_t node, const struct dcw_action *a)
     size_t tokens = m.prefill.token_count * sizeof(int32_t), wants = m.prefill.want_count * sizeof(struct msg_want);
     m.prefill.tokens = memcpy(malloc(tokens), a->prefill.msg.tokens, tokens);
     m.prefill.wants = memcpy(malloc(wants), a->prefill.msg.wants, wants);
+    w->subset += m.prefill.want_count <
+                 kvc_blocks_for(&w->l, m.prefill.token_count) * w->l.group_count;
     x->stream = m.stream;
     x->conn = l->conn;
     x->call_open = true;
@@ -149,6 +152,11 @@ static void on_tokens(struct world *w, uint32_t node, const struct dcw_action *a
         if (e->id >= 0) {
             assert_true(r->next < r->total);
             assert_int_equal(e->id, r->want[r->next]);
+            if (e->has_placed) {
+                assert_true(e->placed.cached_tokens <= r->prompt && (w->tree || e->placed.cached_tokens == 0));
+                assert_true(r->salt < 2 || e->placed.cached_tokens == 0);
+                w->cached[0] += e->placed.cached_tokens;
+            }
             r->next++;
             w->tokens++;
         }
@@ -519,6 +527,8 @@ static void ask(struct world *w)
                           .max = 1 + below(w, 30),
                           .router = w->node[node].router};
     fake_prompt(&w->rng, r->ids, r->prompt);
+    memcpy(r->ids, w->heads[below(w, 3)], below(w, r->prompt + 1) * sizeof *r->ids);
+    r->salt = below(w, 5) ? below(w, 2) : 2;
     r->total = fake_answer(r->ids, r->prompt, id, 0, r->max, CONTEXT, -1, r->want);
     r->first = r->next = below(w, 3) ? 0 : below(w, r->total);
     memcpy(r->ids + r->prompt, r->want, r->first * sizeof *r->ids);
@@ -531,6 +541,8 @@ static void ask(struct world *w)
                              .max_tokens = r->max,
                              .sampling = {.seed = id},
                              .placement = peer == node ? MSG_PLACE_LOCAL : MSG_PLACE_REMOTE};
+    if (r->salt > 0)
+        kvs_format(m.cache_salt, sizeof m.cache_salt, r->salt == 1 ? "salt" : "own-%u", id);
     if (peer != node)
         kvs_format(m.prefill_worker, sizeof m.prefill_worker, "%s", names[peer]);
     step_decode(
@@ -614,13 +626,18 @@ static void world_init(struct world *w, uint64_t seed)
     w->now = 1000;
     uint32_t layers = 1 + below(w, 4), block_tokens = 1u << below(w, 4);
     w->l = fake_layout(layers, block_tokens, 1 + below(w, layers));
+    w->tree = below(w, 3) > 0;
+    for (int i = 0; i < 3; i++)
+        fake_prompt(&w->rng, w->heads[i], CONTEXT);
+    memcpy(w->heads[1], w->heads[0], below(w, CONTEXT) * sizeof(int32_t));
     for (uint32_t i = 0; i < NODES; i++) {
         struct node *n = &w->node[i];
         struct wrk_sched_config c = {.layout = &w->l,
                                      .seqs_max = SEQS,
                                      .context = CONTEXT,
                                      .chunk_tokens = 1 + below(w, 40),
-                                     .reserve_tokens = 1 + below(w, 20)};
+                                     .reserve_tokens = 1 + below(w, 20),
+                                     .tree_nodes = w->tree ? 1 + below(w, 200) : 0};
         for (uint32_t g = 0; g < w->l.group_count; g++)
             c.pages[g] = 100 / block_tokens + 1 + below(w, 200 / block_tokens);
         assert_int_equal(wrk_sched_create(&c, &n->s, NULL), KVS_OK);
@@ -656,7 +673,14 @@ static void world_fini(struct world *w)
         struct node *n = &w->node[i];
         for (uint32_t g = 0; g < w->l.group_count; g++) {
             struct kvc_pool_counts c = wrk_sched_pages(n->s, g);
-            assert_int_equal(c.free, c.total); /* every page comes back */
+            assert_int_equal(c.free + c.cached, c.total); /* every page comes back */
+        }
+        w->evicted += wrk_sched_stats(n->s).evicted_blocks;
+        w->cached[1] += n->d ? 0 : wrk_sched_stats(n->s).cached_tokens;
+        (void)wrk_sched_flush(n->s);
+        for (uint32_t g = 0; g < w->l.group_count; g++) {
+            struct kvc_pool_counts c = wrk_sched_pages(n->s, g);
+            assert_int_equal(c.free, c.total);
         }
         if (n->d) {
             w->fallbacks += dcw_stats(n->d).fallbacks;
@@ -702,6 +726,10 @@ static void one_life(uint64_t seed, struct world *total)
     total->nacks += w->nacks;
     total->errors += w->errors;
     total->aborted += w->aborted;
+    total->cached[0] += w->cached[0];
+    total->cached[1] += w->cached[1];
+    total->evicted += w->evicted;
+    total->subset += w->subset;
     free(w);
 }
 
@@ -722,6 +750,10 @@ static void test_random_clusters(void **state)
            (unsigned)first, (unsigned)last, (unsigned)t.ends, (unsigned)t.aborted, (unsigned)t.errors,
            (unsigned)t.tokens, (unsigned)t.pages, (unsigned)t.breaks, (unsigned)t.remote, (unsigned)t.fallbacks,
            (unsigned)t.preemptions, (unsigned)t.acks, (unsigned)t.nacks);
+    printf("cached prompt tokens %u, found by the source %u, blocks evicted %u, calls for a part %u\n", (unsigned)t.cached[0],
+           (unsigned)t.cached[1], (unsigned)t.evicted, (unsigned)t.subset);
+    if (!one)
+        assert_true(t.cached[0] > 500 && t.cached[1] > 200 && t.evicted > 100 && t.subset > 50);
     if (!one)
         assert_true(t.pages > 1000 && t.breaks > 50 && t.remote > 100 && t.fallbacks > 50 && t.preemptions > 50 &&
                     t.nacks > 20);

@@ -70,7 +70,7 @@ struct link {
 };
 struct request {
     bool used, ended, lost, last_entry;
-    uint32_t node, stream, prompt, first, max, next, total;
+    uint32_t node, stream, prompt, first, max, next, total, salt;
     uint64_t router;
     int32_t ids[CONTEXT + 1], want[CONTEXT];
 };
@@ -84,7 +84,9 @@ struct world {
     struct request req[REQUESTS];
     uint64_t now, counter;
     uint32_t stream, asked;
-    bool calm;
+    bool calm, tree;
+    int32_t heads[3][CONTEXT]; /* what prompts have in common */
+    uint64_t cached[2], evicted, subset; /* tokens found: by decode and by prefill sides; calls that want less than everything */
     uint64_t ends, tokens, pages, breaks, fallbacks, remote, preemptions, acks, nacks, errors, aborted;
 };
 

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <cmocka.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "kvcache/block_table.h"
@@ -202,9 +203,33 @@ static void test_block_table_begins_empty(void **state)
     kvc_block_table_fini(NULL);
 }
 
+/* Every element of the target page by its index: K [dim][token] and V [token][dim] of each layer and head, tokens below the head only. */
+static void test_a_head_is_copied_and_nothing_else(void **state)
+{
+    (void)state;
+    struct kvc_layout_config c = {.layers = 3, .kv_heads = 2, .key_dim = 5, .value_dim = 3, .kv_type = KVC_F16, .block_tokens = 8, .group_layers = 2};
+    struct kvc_layout l;
+    assert_int_equal(kvc_layout_build(&c, &l, NULL), KVS_OK);
+    for (uint32_t g = 0; g < l.group_count; g++)
+        for (uint32_t head = 0; head <= 8; head++) {
+            size_t n = l.group[g].page_bytes / 2;
+            uint16_t *from = calloc(n, 2), *to = calloc(n, 2);
+            for (size_t i = 0; i < n; i++)
+                from[i] = (uint16_t)(i + 1);
+            kvc_page_copy_head(&l, g, (const uint8_t *)from, (uint8_t *)to, head);
+            for (size_t i = 0; i < n; i++) {
+                size_t at = i % (8 * (5 + 3)), token = at < 8 * 5 ? at % 8 : (at - 8 * 5) / 3;
+                assert_int_equal(to[i], token < head ? from[i] : 0);
+            }
+            free(from);
+            free(to);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_a_head_is_copied_and_nothing_else),
         cmocka_unit_test(test_smollm2_default_is_three_groups_of_ten_layers),
         cmocka_unit_test(test_stories_is_one_group_until_told_otherwise),
         cmocka_unit_test(test_large_layers_and_prime_counts),

@@ -133,6 +133,7 @@ static void check(struct world *w)
     for (int i = 0; i < NODES; i++)
         live += w->entry[i].live;
     assert_int_equal(kvc_tree_blocks(w->tree), live);
+    assert_true(kvc_tree_consistent(w->tree));
     for (int g = 0; g < GROUPS; g++) {
         uint32_t held = 0, cached = 0;
         for (int p = 0; p < PAGES; p++)
@@ -239,7 +240,9 @@ static void do_evict(struct world *w)
 {
     uint32_t g = (uint32_t)kvs_rng_below(&w->rng, GROUPS), want = (uint32_t)kvs_rng_below(&w->rng, 4), dropped;
     struct kvc_pool_counts before = kvc_pool_counts(w->pools[g]);
+    uint32_t can = kvc_tree_evictable(w->tree, g, want);
     uint32_t freed = kvc_tree_evict(w->tree, g, want);
+    assert_int_equal(can, freed);
     assert_int_equal(kvc_pool_counts(w->pools[g]).free, before.free + freed);
     assert_true(freed <= want);
     sync_dropped(w, w->now_us, &dropped);
@@ -350,6 +353,131 @@ static void test_oldest_leaf_goes_first(void **state)
     close_world(&w);
 }
 
+/* Blocks with ids against a flat list of whole prefixes: the longest head below exactly this prefix and this root, or 0. */
+enum { P_BLOCK = 4, P_DEPTH = 3, P_MAX = 64 };
+struct plain {
+    int32_t ids[P_DEPTH * P_BLOCK];
+    uint32_t blocks, root;
+    uint32_t page[2];
+};
+struct partial_world {
+    struct kvc_layout layout;
+    struct kvc_pool *pools[2];
+    struct kvc_tree *tree;
+    struct plain entry[P_MAX];
+    struct kvs_rng rng;
+};
+
+static void partial_chain(uint32_t root, const int32_t *ids, uint32_t n, struct kvc_hash *root_out, struct kvc_hash *chain)
+{
+    *root_out = (struct kvc_hash){{(uint8_t)(root + 1)}};
+    struct kvc_hash h = *root_out;
+    for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(kvc_hash_block(&h, ids + (size_t)i * P_BLOCK, P_BLOCK, NULL, 0, &h), KVS_OK);
+        chain[i] = h;
+    }
+}
+
+static struct plain *partial_find(struct partial_world *w, uint32_t root, const int32_t *ids, uint32_t blocks)
+{
+    for (int i = 0; i < P_MAX; i++) {
+        struct plain *e = &w->entry[i];
+        if (e->blocks == blocks && e->root == root && memcmp(e->ids, ids, (size_t)blocks * P_BLOCK * sizeof *ids) == 0)
+            return e;
+    }
+    return NULL;
+}
+
+static void partial_insert(struct partial_world *w, uint32_t root, const int32_t *ids)
+{
+    struct kvc_hash r, chain[P_DEPTH];
+    uint32_t depth = 1 + (uint32_t)kvs_rng_below(&w->rng, P_DEPTH);
+    partial_chain(root, ids, P_DEPTH, &r, chain);
+    for (uint32_t b = 0; b < depth; b++) {
+        uint32_t page[2];
+        if (partial_find(w, root, ids, b + 1))
+            continue;
+        for (int g = 0; g < 2; g++)
+            if (kvc_pool_acquire(w->pools[g], 1, &page[g]) != KVS_OK) {
+                assert_int_equal(kvc_tree_evict(w->tree, (uint32_t)g, 1), 1);
+                for (int i = 0; i < P_MAX; i++) { /* whoever went */
+                    struct plain *e = &w->entry[i];
+                    struct kvc_hash er, ec[P_DEPTH];
+                    partial_chain(e->root, e->ids, e->blocks, &er, ec);
+                    if (e->blocks > 0 && !kvc_tree_has(w->tree, &ec[e->blocks - 1]))
+                        e->blocks = 0;
+                }
+                assert_int_equal(kvc_pool_acquire(w->pools[g], 1, &page[g]), KVS_OK);
+            }
+        kvs_status s = kvc_tree_insert_ids(w->tree, &r, chain, b, ids + (size_t)b * P_BLOCK, page, 1);
+        struct plain *e = w->entry;
+        while (e->blocks > 0)
+            e++;
+        if (s == KVS_OK) {
+            *e = (struct plain){.blocks = b + 1, .root = root, .page = {page[0], page[1]}};
+            memcpy(e->ids, ids, sizeof e->ids);
+        }
+        for (int g = 0; g < 2; g++)
+            kvc_pool_release(w->pools[g], page[g]);
+        if (s != KVS_OK) /* its parent was the one that went */
+            return;
+    }
+}
+
+static uint32_t partial_look(struct partial_world *w, uint32_t root, const int32_t *ids)
+{
+    struct kvc_hash r, chain[P_DEPTH];
+    uint32_t d = (uint32_t)kvs_rng_below(&w->rng, P_DEPTH), n = (uint32_t)kvs_rng_below(&w->rng, P_BLOCK + 1);
+    uint32_t want = 0, out[2];
+    partial_chain(root, ids, P_DEPTH, &r, chain);
+    for (int i = 0; i < P_MAX; i++) {
+        const struct plain *e = &w->entry[i];
+        uint32_t same = 0;
+        if (e->blocks != d + 1 || e->root != root || memcmp(e->ids, ids, (size_t)d * P_BLOCK * sizeof *ids) != 0)
+            continue;
+        while (same < n && e->ids[d * P_BLOCK + same] == ids[d * P_BLOCK + same])
+            same++;
+        want = same > want ? same : want;
+    }
+    uint32_t got = kvc_tree_partial(w->tree, d == 0 ? &r : &chain[d - 1], ids + (size_t)d * P_BLOCK, n, out, 1);
+    assert_int_equal(got, want);
+    for (int g = 0; got > 0 && g < 2; g++) {
+        assert_int_equal(kvc_pool_holders(w->pools[g], out[g]), 1);
+        kvc_pool_release(w->pools[g], out[g]);
+    }
+    return got;
+}
+
+static void test_partly_equal_blocks_are_found(void **state)
+{
+    (void)state;
+    const char *text = getenv("KVASIR_TEST_SEED");
+    struct partial_world w = {.rng.state = text != NULL ? strtoull(text, NULL, 10) : (uint64_t)time(NULL)};
+    print_message("KVASIR_TEST_SEED=%llu\n", (unsigned long long)w.rng.state);
+    w.layout = (struct kvc_layout){.block_tokens = P_BLOCK, .group_count = 2};
+    w.layout.group[1].kind = KVC_LATENT;
+    for (int g = 0; g < 2; g++)
+        assert_int_equal(kvc_pool_create(P_MAX - 8, &w.pools[g]), KVS_OK);
+    assert_int_equal(kvc_tree_create(&w.layout, w.pools, P_MAX, &w.tree), KVS_OK);
+    uint32_t found[P_BLOCK + 1] = {0};
+    for (int i = 0; i < 20000; i++) {
+        int32_t ids[P_DEPTH * P_BLOCK];
+        uint32_t root = (uint32_t)kvs_rng_below(&w.rng, 2);
+        for (int k = 0; k < P_DEPTH * P_BLOCK; k++)
+            ids[k] = (int32_t)kvs_rng_below(&w.rng, k < P_BLOCK ? 2 : 3);
+        if (kvs_rng_below(&w.rng, 3) == 0)
+            partial_insert(&w, root, ids);
+        else
+            found[partial_look(&w, root, ids)]++;
+        assert_true(kvc_tree_consistent(w.tree));
+    }
+    for (uint32_t n = 0; n <= P_BLOCK; n++)
+        assert_true(found[n] > 0);
+    kvc_tree_destroy(w.tree);
+    kvc_pool_destroy(w.pools[0]);
+    kvc_pool_destroy(w.pools[1]);
+}
+
 static void test_create_survives_failing_allocations(void **state)
 {
     (void)state;
@@ -368,7 +496,7 @@ static void test_create_survives_failing_allocations(void **state)
         assert_int_equal(s, KVS_SELF_NOMEM);
         assert_null(t);
     }
-    assert_int_equal(n, 4);
+    assert_int_equal(n, 6);
     kvc_tree_destroy(NULL);
     close_world(&w);
 }
@@ -378,6 +506,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_operations_equal_the_model),
         cmocka_unit_test(test_oldest_leaf_goes_first),
+        cmocka_unit_test(test_partly_equal_blocks_are_found),
         cmocka_unit_test(test_create_survives_failing_allocations),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -83,6 +83,11 @@ static inline void fake_zero(struct fake_kv *kv, struct wrk_sched *s)
     while ((n = wrk_sched_take_zeros(s, list, 7)) > 0)
         for (size_t i = 0; i < n; i++)
             memset(fake_page(kv, list[i].group, list[i].page), 0, kv->l->block_tokens * sizeof(uint64_t));
+    struct wrk_copy copy[3];
+    while ((n = wrk_sched_take_copies(s, copy, 3)) > 0)
+        for (size_t i = 0; i < n; i++)
+            memcpy(fake_page(kv, copy[i].group, copy[i].to), fake_page(kv, copy[i].group, copy[i].from),
+                   copy[i].tokens * sizeof(uint64_t));
 }
 
 /* The cell of a position of a sequence in a group. */

@@ -1,5 +1,6 @@
 /* sched_random_test.c - the scheduler under random orders of everything an owner may do, against a naive record of each sequence: pages add
  * up after every event, no page has two owners, tokens are those of a plain loop, whatever was preempted, paused, stopped or fenced.
+ * Half of the lives have a prefix tree; their prompts have heads in common, under three salts. The device sees KV that is not the tokens' own.
  * Runs many short lives from printed seeds; WRK_SEED=n runs one.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
@@ -20,6 +21,7 @@ struct record {
     wrk_seq_id id; /* WRK_SEQ_NONE: not in use */
     uint32_t prompt, tokens_max;
     bool hold, fenced;
+    uint32_t salt;
     int32_t ids[LONGEST + 1];
     uint32_t count; /* tokens by our own book */
 };
@@ -31,7 +33,10 @@ struct world {
     struct record rec[SEQS];
     struct wrk_result results[SEQS];
     uint32_t pages[KVC_GROUPS_MAX];
-    uint64_t finished, preempted, fences, closed_in_flight;
+    bool tree;
+    int32_t heads[3][LONGEST];
+    uint64_t now;
+    uint64_t finished, preempted, fences, closed_in_flight, cached, evicted, flushed, deferred;
 };
 
 static uint32_t below(struct world *w, uint32_t n)
@@ -59,6 +64,9 @@ static void check(struct world *w)
             continue;
         }
         assert_int_equal(v.token_count, r->count);
+        w->deferred += v.deferred;
+        assert_true(w->tree || v.cached == 0);
+        assert_true(r->salt < 2 || v.cached == 0); /* nobody else has its salt */
         assert_memory_equal(v.tokens, r->ids, r->count * sizeof *r->ids);
     }
 }
@@ -70,6 +78,12 @@ static void op_open(struct world *w, struct record *r)
     if (r->tokens_max > LONGEST)
         r->tokens_max = LONGEST;
     fake_prompt(&w->rng, r->ids, n);
+    uint32_t same = below(w, n + 1);
+    memcpy(r->ids, w->heads[below(w, 3)], same * sizeof *r->ids);
+    static const char *const salts[] = {NULL, "salt"};
+    char own[32];
+    r->salt = below(w, 3);
+    kvs_format(own, sizeof own, "own-%llu", (unsigned long long)w->now);
     struct wrk_seq_config c = {.owner = WRK_OWNER_DECODE,
                                .user = (uint32_t)(r - w->rec),
                                .tokens = r->ids,
@@ -77,6 +91,7 @@ static void op_open(struct world *w, struct record *r)
                                .tokens_max = r->tokens_max,
                                .hold = r->hold,
                                .logits = WRK_LOGITS_SAMPLE,
+                               .cache_salt = r->salt < 2 ? salts[r->salt] : own,
                                .sampling = {.seed = 9}};
     kvs_status st = wrk_seq_open(w->s, &c, &r->id, NULL);
     assert_true(st == KVS_OK || st == KVS_BUSY_PAGES);
@@ -89,6 +104,10 @@ static void op_fill(struct world *w, struct record *r)
 {
     struct wrk_seq_view v = wrk_seq_look(w->s, r->id);
     fake_zero(&w->kv, w->s);
+    if (v.computed > v.shared * w->l.block_tokens) { /* only the last block is missing: nobody asks for a transfer */
+        wrk_seq_ready(w->s, r->id, v.computed, false);
+        return;
+    }
     if (below(w, 3) == 0) {
         wrk_seq_fence(w->s, r->id);
         r->fenced = true;
@@ -96,10 +115,12 @@ static void op_fill(struct world *w, struct record *r)
         return;
     }
     uint32_t blocks = below(w, r->count / w->l.block_tokens + 1), kept = blocks * w->l.block_tokens;
+    if (blocks < v.shared)
+        blocks = v.shared, kept = v.computed;
     if (kept == r->count)
         kept = r->count - 1;
     for (uint32_t g = 0; g < w->l.group_count; g++)
-        for (uint32_t p = 0; p < v.table->block_count * w->l.block_tokens; p++)
+        for (uint32_t p = v.shared * w->l.block_tokens; p < v.table->block_count * w->l.block_tokens; p++)
             if (p < r->count || below(w, 2))
                 *fake_cell(&w->kv, v.table, g, p) =
                     p < blocks * w->l.block_tokens ? fake_kv_value(fake_prefix(r->ids, p + 1), g) : FAKE_GARBAGE;
@@ -153,6 +174,10 @@ static void op_close(struct world *w, struct record *r)
 static void one_event(struct world *w)
 {
     struct record *r = &w->rec[below(w, SEQS)];
+    w->now += below(w, 40000);
+    wrk_sched_tell_time(w->s, w->now);
+    if (below(w, 200) == 0)
+        w->flushed += wrk_sched_flush(w->s);
     wrk_seq_state state = wrk_seq_look(w->s, r->id).state;
     switch (below(w, 10)) {
     case 0:
@@ -198,7 +223,13 @@ static void one_life(uint64_t seed, struct world *total)
                                  .batch_seqs = 1 + below(w, SEQS),
                                  .context = LONGEST,
                                  .chunk_tokens = 1 + below(w, 30),
-                                 .reserve_tokens = 1 + below(w, 20)};
+                                 .reserve_tokens = 1 + below(w, 20),
+                                 .tree_nodes = below(w, 2) * (1 + below(w, 60)),
+                                 .tree_ttl_us = 1000000 + below(w, 5000000)};
+    w->tree = c.tree_nodes > 0;
+    for (int i = 0; i < 3; i++)
+        fake_prompt(&w->rng, w->heads[i], LONGEST);
+    memcpy(w->heads[1], w->heads[0], below(w, LONGEST) * sizeof(int32_t));
     for (uint32_t g = 0; g < w->l.group_count; g++)
         c.pages[g] = w->pages[g] = 80 / w->l.block_tokens + 2 + below(w, 60 / w->l.block_tokens + 2);
     assert_int_equal(wrk_sched_create(&c, &w->s, NULL), KVS_OK);
@@ -212,11 +243,22 @@ static void one_life(uint64_t seed, struct world *total)
     for (uint32_t i = 0; i < SEQS; i++)
         if (w->rec[i].id != WRK_SEQ_NONE)
             op_close(w, &w->rec[i]);
+    fake_zero(&w->kv, w->s);
+    check(w);
+    for (uint32_t g = 0; g < w->l.group_count; g++) {
+        struct kvc_pool_counts n = wrk_sched_pages(w->s, g);
+        assert_int_equal(n.free + n.cached, w->pages[g]); /* every page comes back */
+    }
+    (void)wrk_sched_flush(w->s);
     for (uint32_t g = 0; g < w->l.group_count; g++)
-        assert_int_equal(wrk_sched_pages(w->s, g).free, w->pages[g]); /* every page comes back */
+        assert_int_equal(wrk_sched_pages(w->s, g).free, w->pages[g]);
     total->finished += w->finished;
     total->preempted += wrk_sched_stats(w->s).preemptions;
     total->fences += w->fences;
+    total->cached += wrk_sched_stats(w->s).cached_tokens;
+    total->evicted += wrk_sched_stats(w->s).evicted_blocks;
+    total->flushed += w->flushed;
+    total->deferred += w->deferred;
     total->closed_in_flight += w->closed_in_flight;
     wrk_sched_destroy(w->s);
     fake_kv_fini(&w->kv);
@@ -238,6 +280,11 @@ static void test_random_lives(void **state)
            (unsigned long long)first, (unsigned long long)last, (unsigned long long)total.finished,
            (unsigned long long)total.preempted, (unsigned long long)total.fences,
            (unsigned long long)total.closed_in_flight);
+    printf("tokens found in the tree %llu, blocks evicted %llu, flushed %llu, seen waiting for a prefix %llu\n",
+           (unsigned long long)total.cached, (unsigned long long)total.evicted, (unsigned long long)total.flushed,
+           (unsigned long long)total.deferred);
+    if (!one)
+        assert_true(total.cached > 1000 && total.evicted > 100 && total.flushed > 100 && total.deferred > 100);
     if (!one)
         assert_true(total.finished > 100 && total.preempted > 100 && total.fences > 100 &&
                     total.closed_in_flight > 100);
