@@ -253,7 +253,8 @@ void wrk__seq_drop_pages(struct wrk_sched *s, struct wrk_seq *q)
         }
     }
     t->block_count = 0;
-    q->computed = q->shared = q->offered = 0;
+    q->computed = 0;
+    q->shared = q->offered = 0;
     s->changed = true;
 }
 
