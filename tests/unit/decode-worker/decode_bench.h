@@ -123,7 +123,7 @@ static inline void step(struct bench *b, struct dcw_event ev)
     check(b);
 }
 
-static inline void bench_init(struct bench *b, uint32_t pages, uint32_t chunk)
+static inline void bench_init_tree(struct bench *b, uint32_t pages, uint32_t chunk, uint32_t tree_nodes)
 {
     memset(b, 0, sizeof *b);
     b->l = fake_layout(3, 4, 2);
@@ -133,7 +133,8 @@ static inline void bench_init(struct bench *b, uint32_t pages, uint32_t chunk)
                                  .seqs_max = 8,
                                  .context = CONTEXT,
                                  .chunk_tokens = chunk,
-                                 .reserve_tokens = 8};
+                                 .reserve_tokens = 8,
+                                 .tree_nodes = tree_nodes};
     assert_int_equal(wrk_sched_create(&c, &b->s, NULL), KVS_OK);
     fake_kv_init(&b->kv, &b->l, c.pages);
     struct dcw_config dc = {
@@ -146,8 +147,13 @@ static inline void bench_init(struct bench *b, uint32_t pages, uint32_t chunk)
     step(b,
          (struct dcw_event){.kind = DCW_EV_PEER_UP, .peer = PEER, .peer_up = {.id = "prefill-0", .transport = "shm"}});
 }
+static inline void bench_init(struct bench *b, uint32_t pages, uint32_t chunk)
+{
+    bench_init_tree(b, pages, chunk, 0);
+}
 static inline void bench_fini(struct bench *b)
 {
+    (void)wrk_sched_flush(b->s);
     assert_int_equal(b->forgets, b->grants); /* each transfer is forgotten once */
     for (uint32_t g = 0; g < b->l.group_count; g++)
         assert_int_equal(wrk_sched_pages(b->s, g).free, b->pages);

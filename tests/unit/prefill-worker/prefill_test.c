@@ -90,13 +90,15 @@ static void step(struct bench *b, struct pfw_event ev)
             sent(b, i, KVS_OK);
 }
 
+static uint32_t tree_nodes; /* of the next bench */
+
 static void bench_init(struct bench *b, uint32_t pages, uint32_t chunk, uint32_t window)
 {
     memset(b, 0, sizeof *b);
     b->l = fake_layout(3, 4, 2);
     b->pages = pages;
     struct wrk_sched_config c = {
-        .layout = &b->l, .pages = {pages, pages}, .seqs_max = 8, .context = 64, .chunk_tokens = chunk};
+        .layout = &b->l, .pages = {pages, pages}, .seqs_max = 8, .context = 64, .chunk_tokens = chunk, .tree_nodes = tree_nodes};
     assert_int_equal(wrk_sched_create(&c, &b->s, NULL), KVS_OK);
     fake_kv_init(&b->kv, &b->l, c.pages);
     struct pfw_config pc = {
@@ -111,6 +113,7 @@ static void bench_fini(struct bench *b)
 {
     pfw_destroy(b->p);
     check(b);
+    (void)wrk_sched_flush(b->s);
     for (uint32_t g = 0; g < b->l.group_count; g++)
         assert_int_equal(wrk_sched_pages(b->s, g).free, b->pages);
     wrk_sched_destroy(b->s);
@@ -617,6 +620,49 @@ static void test_only_wanted_pages_leave(void **state)
     bench_fini(&b);
 }
 
+/* 12 tokens are known of the 18 that come: three blocks leave at once, in the order of the wants; two are computed. */
+static void test_found_pages_leave_at_admission(void **state)
+{
+    (void)state;
+    struct bench b;
+    tree_nodes = 20;
+    bench_init(&b, 20, 64, 0);
+    tree_nodes = 0;
+    b.auto_send = true;
+    call(&b, 1, b.ids, 13, 0);
+    run_all(&b);
+    stream_event(&b, PFW_EV_ACK, 1);
+    assert_int_equal(b.ends[0].end.end.cached_tokens, 0);
+    assert_int_equal(held(&b), 0);
+    assert_int_equal(wrk_sched_pages(b.s, 1).cached, 3);
+    int32_t ids[18];
+    memcpy(ids, b.ids, 12 * sizeof *ids);
+    memcpy(ids + 12, b.ids + 50, 6 * sizeof *ids);
+    b.auto_send = false;
+    b.send_count = 0;
+    memset(b.sends, 0, sizeof b.sends);
+    call(&b, 2, ids, 18, 0);
+    assert_int_equal(b.send_count, 6);
+    for (uint32_t i = 0; i < 6; i++) {
+        expect_page(&b, i, i / 2, i % 2);
+        expect_content(&b, i, ids, 18);
+    }
+    b.auto_send = true;
+    run_all(&b);
+    assert_int_equal(b.send_count, 6 + 4 + 1);
+    for (uint32_t i = 6; i < 10; i++)
+        expect_content(&b, i, ids, 18);
+    assert_int_equal(b.rows[b.sends[10].a.user], fake_prefix(ids, 18));
+    assert_int_equal(b.end_count, 2);
+    const struct msg_end *e = &b.ends[1].end.end;
+    assert_int_equal(e->pages_sent, 11);
+    assert_int_equal(e->cached_tokens, 12);
+    assert_int_equal(e->prefill_tokens, 6);
+    assert_int_equal(e->chunks, 1);
+    stream_event(&b, PFW_EV_ACK, 2);
+    bench_fini(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -635,6 +681,7 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_calls_are_bounded_and_ignored_when_doubled),
         cmocka_unit_test(test_only_wanted_pages_leave),
+        cmocka_unit_test(test_found_pages_leave_at_admission),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
