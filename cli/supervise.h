@@ -25,7 +25,7 @@ struct cli_supervisor {
     bool restart;
     bool ready;              /* the cluster has been up once; before, a daemon that refuses to start is not tried again */
     int signal_fd;
-    struct cli_child child[1 + 2 * CLI_UP_WORKERS_MAX];
+    struct cli_child child[CLI_UP_DAEMONS_MAX];
 };
 typedef enum cli_wake { CLI_WAKE_TIME, CLI_WAKE_CHILD, CLI_WAKE_STOP } cli_wake;
 

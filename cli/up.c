@@ -33,7 +33,7 @@ struct up {
     struct cli_up_config config;
     struct cli_up_plan plan;
     struct cli_supervisor supervisor;
-    char model[CLI_PATH_MAX], model_name[128], listen[160], run_dir[CLI_PATH_MAX], socket_dir[CLI_PATH_MAX], url[200];
+    char model[CLI_PATH_MAX], model_name[128], listen[160], run_dir[CLI_PATH_MAX], socket_dir[CLI_PATH_MAX], url[200], etcd_client[160], etcd_peer[160];
     char bin[3][CLI_PATH_MAX];
     bool own_run_dir, own_socket_dir;
     int lock_fd;
@@ -160,6 +160,25 @@ static void share_machine(struct cli_up_config *c)
     }
 }
 
+static kvs_status prepare_etcd(struct up *u, struct kvs_error *err)
+{
+    static const char *const version[] = {"etcd", "--version", NULL};
+    int code = 0;
+    if (cli_run(version, 5000, NULL, &code, NULL) != KVS_OK || code != 0)
+        return kvs_fail(err, KVS_SELF_CONFIG,
+                        "--etcd needs the program etcd in PATH: install etcd-server, or give --discovery etcd://HOST:PORT of one that runs");
+    char data[CLI_PATH_MAX + 16]; /* an earlier cluster's, whose leases mean nothing now */
+    (void)kvs_format(data, sizeof data, "%s/etcd-data", u->run_dir);
+    cli_remove_tree(data);
+    kvs_status s = cli_listen_check("127.0.0.1:0", u->etcd_client, sizeof u->etcd_client, err);
+    for (int i = 0; s == KVS_OK && i < 10; i++) {
+        s = cli_listen_check("127.0.0.1:0", u->etcd_peer, sizeof u->etcd_peer, err);
+        if (strcmp(u->etcd_client, u->etcd_peer) != 0)
+            break;
+    }
+    return s;
+}
+
 static kvs_status prepare(struct up *u, struct kvs_error *err)
 {
     static const char *const programs[] = {"kvasir-router", "kvasir-prefill-worker", "kvasir-decode-worker"};
@@ -180,9 +199,14 @@ static kvs_status prepare(struct up *u, struct kvs_error *err)
         s = prepare_run_dir(u, err);
     if (s != KVS_OK)
         return s;
+    if (u->config.etcd)
+        s = prepare_etcd(u, err);
+    if (s != KVS_OK)
+        return s;
     share_machine(&u->config);
     struct cli_up_paths p = {.bin_router = u->bin[0], .bin_prefill = u->bin[1], .bin_decode = u->bin[2], .model = u->model,
-                             .model_name = u->model_name, .listen = u->listen, .socket_dir = u->socket_dir};
+                             .model_name = u->model_name, .listen = u->listen, .socket_dir = u->socket_dir, .run_dir = u->run_dir,
+                             .etcd_client = u->etcd_client, .etcd_peer = u->etcd_peer};
     (void)kvs_format(u->url, sizeof u->url, "http://%s", u->listen);
     if (!strncmp(u->listen, "0.0.0.0:", 8))
         (void)kvs_format(u->url, sizeof u->url, "http://127.0.0.1:%s", u->listen + 8);
@@ -234,7 +258,7 @@ static bool all_joined(const struct up *u, bool *linked_out)
     char url[256];
     struct cli_http ready = {.url = url, .timeout_ms = 300, .connect_ms = 300};
     (void)kvs_format(url, sizeof url, "%s/health/ready", u->url);
-    return workers >= u->plan.count - 1 && cli_http(&ready, NULL) == KVS_OK && ready.status == 200;
+    return workers >= u->plan.workers && cli_http(&ready, NULL) == KVS_OK && ready.status == 200;
 }
 
 /* KVS_REQ_CANCELLED: asked to stop meanwhile. */

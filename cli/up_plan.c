@@ -36,6 +36,10 @@ const struct kvs_config_row cli_up_rows[] = {
     {"up.local_threshold", "local-threshold", KVS_CFG_U32, "64", 0, 16777216, NULL, "prompts up to so many tokens stay on the decode worker",
      AT(local_threshold)},
     {"up.deadline", "deadline", KVS_CFG_SECONDS, "600", 1, 86400, NULL, "seconds a request may take", AT(deadline_us)},
+    {"up.discovery", "discovery", KVS_CFG_STRING, "embedded", 0, 256, NULL,
+     "embedded: the router keeps the registry; or etcd://HOST:PORT[,HOST:PORT]", AT(discovery)},
+    {"up.etcd", "etcd", KVS_CFG_BOOL, "false", 0, 0, NULL, "start an etcd of this cluster's own and use it", AT(etcd)},
+    {"up.cluster", "cluster", KVS_CFG_STRING, "default", 0, 64, NULL, "name of the cluster", AT(cluster)},
     {"up.no_restart", "no-restart", KVS_CFG_BOOL, "false", 0, 0, NULL, "leave a daemon that died where it is", AT(no_restart)},
     {"up.log_level", "log-level", KVS_CFG_STRING, "info", 0, 16, NULL, "error, warn, info, debug or trace", AT(log_level)},
 };
@@ -80,10 +84,44 @@ static void control_url(const struct cli_up_config *c, const struct cli_up_paths
         (void)kvs_format(out, cap, "ipc://%s/router.sock", p->socket_dir);
 }
 
+/* What the daemons get as --discovery; "" for the router that keeps the registry itself. */
+static void discovery_url(const struct cli_up_config *c, const struct cli_up_paths *p, char *out, size_t cap)
+{
+    if (c->etcd)
+        (void)kvs_format(out, cap, "etcd://%s", p->etcd_client);
+    else
+        (void)kvs_format(out, cap, "%s", strcmp(c->discovery, "embedded") ? c->discovery : "");
+}
+
+static void plan_etcd(const struct cli_up_paths *p, struct cli_daemon *d)
+{
+    char data[CLI_PATH_MAX + 16], client[160], peer[160], cluster[176];
+    (void)kvs_format(d->name, sizeof d->name, "etcd");
+    (void)kvs_format(d->program, sizeof d->program, "etcd");
+    (void)kvs_format(data, sizeof data, "%s/etcd-data", p->run_dir);
+    (void)kvs_format(client, sizeof client, "http://%s", p->etcd_client);
+    (void)kvs_format(peer, sizeof peer, "http://%s", p->etcd_peer);
+    (void)kvs_format(cluster, sizeof cluster, "kvasir=%s", peer);
+    arg(d, d->program);
+    flag(d, "--name", "kvasir");
+    flag(d, "--data-dir", data);
+    flag(d, "--listen-client-urls", client);
+    flag(d, "--advertise-client-urls", client);
+    flag(d, "--listen-peer-urls", peer);
+    flag(d, "--initial-advertise-peer-urls", peer);
+    flag(d, "--initial-cluster", cluster);
+    flag(d, "--auto-compaction-mode", "periodic");
+    flag(d, "--auto-compaction-retention", "10m");
+    flag(d, "--logger", "zap");
+    flag(d, "--log-outputs", "stderr");
+    flag(d, "--log-level", "warn");
+}
+
 static void plan_router(const struct cli_up_config *c, const struct cli_up_paths *p, struct cli_daemon *d)
 {
-    char control[256], number[32];
+    char control[256], number[32], discovery[256];
     control_url(c, p, control, sizeof control);
+    discovery_url(c, p, discovery, sizeof discovery);
     (void)kvs_format(d->name, sizeof d->name, "router");
     (void)kvs_format(d->program, sizeof d->program, "%s", p->bin_router);
     if (!c->control[0])
@@ -92,6 +130,9 @@ static void plan_router(const struct cli_up_config *c, const struct cli_up_paths
     flag(d, "--name", d->name);
     flag(d, "--listen", p->listen);
     flag(d, "--control", control);
+    flag(d, "--cluster", c->cluster);
+    if (discovery[0])
+        flag(d, "--discovery", discovery);
     flag(d, "--placement", placements[c->placement]);
     (void)snprintf(number, sizeof number, "%" PRIu32, c->local_threshold);
     flag(d, "--local-threshold", number);
@@ -103,8 +144,9 @@ static void plan_router(const struct cli_up_config *c, const struct cli_up_paths
 static void plan_worker(const struct cli_up_config *c, const struct cli_up_paths *p, const char *role, const char *program, uint32_t index,
                         uint32_t threads, struct cli_daemon *d)
 {
-    char control[256], url[256];
+    char control[256], url[256], discovery[256];
     control_url(c, p, control, sizeof control);
+    discovery_url(c, p, discovery, sizeof discovery);
     (void)kvs_format(d->name, sizeof d->name, "%s-%u", role, index);
     (void)kvs_format(d->program, sizeof d->program, "%s", program);
     (void)kvs_format(d->socket, sizeof d->socket, "%s/%s.sock", p->socket_dir, d->name);
@@ -115,7 +157,8 @@ static void plan_worker(const struct cli_up_config *c, const struct cli_up_paths
     flag(d, "--model-name", p->model_name);
     flag(d, "--control", url);
     flag(d, "--listen", "127.0.0.1:0");
-    flag(d, "--discovery", control);
+    flag(d, "--cluster", c->cluster);
+    flag(d, "--discovery", discovery[0] ? discovery : control);
     flag_u32(d, "--threads", threads);
     flag(d, "--transport", transports[c->transport]);
     flag(d, "--kv-type", kv_types[c->kv_type]);
@@ -135,6 +178,11 @@ kvs_status cli_up_plan(const struct cli_up_config *c, const struct cli_up_paths 
     memset(out, 0, sizeof *out);
     if (c->decode == 0 || c->decode > CLI_UP_WORKERS_MAX || c->prefill > CLI_UP_WORKERS_MAX)
         return kvs_fail(err, KVS_SELF_CONFIG, "--decode takes 1 to %u workers, --prefill 0 to %u", CLI_UP_WORKERS_MAX, CLI_UP_WORKERS_MAX);
+    bool given = strcmp(c->discovery, "embedded") != 0;
+    if (given && strncmp(c->discovery, "etcd://", 7) != 0)
+        return kvs_fail(err, KVS_SELF_CONFIG, "--discovery '%.80s' is neither etcd://HOST:PORT nor embedded", c->discovery);
+    if (given && c->etcd)
+        return kvs_fail(err, KVS_SELF_CONFIG, "--etcd starts an etcd, --discovery names one that runs: give one of the two");
     if (strlen(p->socket_dir) > CLI_UP_SOCKET_DIR_MAX)
         return kvs_fail(err, KVS_SELF_CONFIG, "the folder of the sockets has more than %u bytes", CLI_UP_SOCKET_DIR_MAX);
     plan_router(c, p, &out->daemon[out->count++]);
@@ -142,6 +190,9 @@ kvs_status cli_up_plan(const struct cli_up_config *c, const struct cli_up_paths 
         plan_worker(c, p, "prefill", p->bin_prefill, i, c->threads, &out->daemon[out->count++]);
     for (uint32_t i = 0; i < c->decode; i++)
         plan_worker(c, p, "decode", p->bin_decode, i, c->threads, &out->daemon[out->count++]);
+    out->workers = out->count - 1;
+    if (c->etcd)
+        plan_etcd(p, &out->daemon[out->count++]);
     for (uint32_t i = 0; i < out->count; i++) {
         struct cli_daemon *d = &out->daemon[i];
         if (d->argc > CLI_UP_ARGS_MAX)

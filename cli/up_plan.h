@@ -6,13 +6,14 @@
 #include "cli/cli.h"
 
 #define CLI_UP_WORKERS_MAX 32u
-#define CLI_UP_ARGS_MAX 40u
+#define CLI_UP_ARGS_MAX 48u
+#define CLI_UP_DAEMONS_MAX (2u + 2u * CLI_UP_WORKERS_MAX)
 
 struct cli_up_config {
-    char model[CLI_PATH_MAX], model_name[128], listen[128], run_dir[CLI_PATH_MAX], kv_memory[32], log_level[16], control[256];
+    char model[CLI_PATH_MAX], model_name[128], listen[128], run_dir[CLI_PATH_MAX], kv_memory[32], log_level[16], control[256], discovery[256], cluster[64];
     uint32_t prefill, decode, threads, transport, kv_type, chunk_tokens, block_tokens, group_layers, context, placement, local_threshold;
     uint64_t deadline_us;
-    bool no_restart, prefix_cache;
+    bool etcd, no_restart, prefix_cache;
 };
 extern const struct kvs_config_row cli_up_rows[];
 extern const size_t cli_up_row_count;
@@ -27,8 +28,8 @@ struct cli_daemon {
     uint32_t argc;
 };
 struct cli_up_plan {
-    struct cli_daemon daemon[1 + 2 * CLI_UP_WORKERS_MAX]; /* router first */
-    uint32_t count;
+    struct cli_daemon daemon[CLI_UP_DAEMONS_MAX]; /* router first, then workers, then our own etcd if any */
+    uint32_t count, workers;
 };
 
 struct cli_up_paths {
@@ -36,6 +37,8 @@ struct cli_up_paths {
     const char *model;      /* resolved */
     const char *model_name; /* decided */
     const char *listen;     /* HOST:PORT with a real port */
+    const char *run_dir;    /* with config.etcd: where its data goes */
+    const char *etcd_client, *etcd_peer; /* with config.etcd: HOST:PORT of our own etcd */
     const char *socket_dir; /* short enough for a socket's path */
 };
 /* Longest folder in which the sockets' paths fit sun_path. */

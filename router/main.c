@@ -2,6 +2,7 @@
  * Stopping: new requests are refused, running ones end with an error that says so, then the loop ends and the HTTP threads are joined
  * (a suspended connection must be resumed before libmicrohttpd can stop).
  * SPDX-License-Identifier: Apache-2.0 */
+#include "net/etcd.h"
 #include "router/edge/http.h"
 #include "sys/clock.h"
 #include "sys/config.h"
@@ -12,23 +13,28 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #define STOP_WAIT_US 2000000u
 #define STOP_LOOK_US 5000u
 
 struct router_config {
-    char name[MSG_ID_MAX], cluster[MSG_ID_MAX], listen[128], control[MSG_URL_MAX];
+    char name[MSG_ID_MAX], cluster[MSG_ID_MAX], listen[128], control[MSG_URL_MAX], discovery[MSG_URL_MAX], advertise[128];
     uint32_t placement, local_threshold, max_queue, max_requests, worker_sequences, http_threads, connections, log_level;
     uint64_t deadline_us;
 };
 
 #define AT(field) offsetof(struct router_config, field)
 static const struct kvs_config_row rows[] = {
-    {"router.name", "name", KVS_CFG_STRING, "router", 0, MSG_ID_MAX, NULL, "name of this process", AT(name)},
+    {"router.name", "name", KVS_CFG_STRING, NULL, 0, MSG_ID_MAX, NULL, "name of this process (default router-host-pid)", AT(name)},
     {"cluster.name", "cluster", KVS_CFG_STRING, "default", 0, MSG_ID_MAX, NULL, "name of the cluster", AT(cluster)},
     {"router.listen", "listen", KVS_CFG_STRING, "127.0.0.1:8080", 0, 128, NULL, "address of the HTTP API, metrics and health", AT(listen)},
-    {"router.control", "control", KVS_CFG_STRING, "tcp://127.0.0.1:8081", 0, MSG_URL_MAX, NULL,
-     "where workers and control clients dial: tcp://HOST:PORT or ipc:///PATH", AT(control)},
+    {"router.control", "control", KVS_CFG_STRING, NULL, 0, MSG_URL_MAX, NULL,
+     "where workers and control clients dial: tcp://HOST:PORT or ipc:///PATH (default tcp://127.0.0.1:8081; with etcd any free port)",
+     AT(control)},
+    {"cluster.discovery", "discovery", KVS_CFG_STRING, "embedded", 0, MSG_URL_MAX, NULL,
+     "embedded: this router keeps the registry; or etcd://HOST:PORT[,HOST:PORT]", AT(discovery)},
+    {"router.advertise", "advertise", KVS_CFG_STRING, NULL, 0, 128, NULL, "host or address at which others reach this router", AT(advertise)},
     {"router.placement", "placement", KVS_CFG_ENUM, "auto", 0, 0, "auto|local|remote", "where prompts are read", AT(placement)},
     {"router.local_threshold", "local-threshold", KVS_CFG_U32, "64", 0, MSG_TOKENS_MAX, NULL,
      "prompts of up to so many tokens are read on the decode worker", AT(local_threshold)},
@@ -75,11 +81,30 @@ static void on_signal(void *user, int signal)
     kvs_timer_set(r->stop_timer, kvs_now_us());
 }
 
+/* What depends on the machine and on other settings. */
+static kvs_status fill_in(struct router_config *c, struct kvs_error *err)
+{
+    bool etcd = net_etcd_is_url(c->discovery);
+    if (!etcd && strcmp(c->discovery, "embedded") != 0)
+        return kvs_fail(err, KVS_SELF_CONFIG,
+                        "--discovery %.80s: a router takes etcd://HOST:PORT, or the word embedded (then it keeps the registry itself)",
+                        c->discovery);
+    if (!c->name[0]) {
+        char host[32] = "host";
+        (void)gethostname(host, sizeof(host) - 1);
+        kvs_format(c->name, sizeof(c->name), "router-%s-%ld", host, (long)getpid());
+    }
+    if (!c->control[0])
+        kvs_format(c->control, sizeof(c->control), "%s", etcd ? "tcp://127.0.0.1:0" : "tcp://127.0.0.1:8081");
+    return KVS_OK;
+}
+
 static kvs_status start(struct router *r, const struct router_config *c, struct kvs_error *err)
 {
     static const int signals[] = {SIGTERM, SIGINT};
     char control_url[MSG_URL_MAX], http_url[MSG_URL_MAX];
-    struct rtr_dispatch_config d = {.name = c->name, .control_url = c->control};
+    struct rtr_dispatch_config d = {.name = c->name, .control_url = c->control, .discovery = c->discovery, .cluster = c->cluster,
+                                    .advertise = c->advertise};
     rtr_config_default(&d.core);
     d.core.requests_max = c->max_requests;
     d.core.queue_max = c->max_queue;
@@ -101,6 +126,8 @@ static kvs_status start(struct router *r, const struct router_config *c, struct 
                                 .connections_max = c->connections};
     if (s == KVS_OK)
         s = rtr_http_start(&h, &r->http, http_url, sizeof(http_url), err);
+    if (s == KVS_OK)
+        s = rtr_dispatch_announce(r->dispatch, http_url, err);
     if (s == KVS_OK)
         KVS_INFO("router listening", "http=%s control=%s", http_url, control_url);
     return s;
@@ -126,6 +153,8 @@ int main(int argc, char **argv)
     kvs_status s = kvs_config_load(rows, ROW_COUNT, &c, argc, argv, NULL, &help, &err);
     if (s == KVS_OK && help)
         return print_help();
+    if (s == KVS_OK)
+        s = fill_in(&c, &err);
     if (s == KVS_OK) {
         kvs_log_init(c.name, (kvs_log_level)c.log_level);
         signal(SIGPIPE, SIG_IGN);

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "router/edge/dispatch_impl.h"
 
+#include "net/etcd.h"
 #include "sys/clock.h"
 #include "sys/log.h"
 
@@ -89,9 +90,9 @@ static void settle(struct rtr_dispatch *d)
 
 static kvs_status check_hello(void *user, const struct msg_hello *h, struct kvs_error *err)
 {
-    (void)user;
+    const struct rtr_dispatch *d = user;
     if (h->role == MSG_ROLE_ROUTER)
-        return kvs_fail(err, KVS_PEER_REFUSED, "embedded discovery serves one router; this one is already there");
+        return kvs_fail(err, KVS_PEER_REFUSED, d->etcd ? "routers do not speak to each other" : "embedded discovery serves one router; this one is already there");
     if (h->protocol_min > MSG_PROTOCOL_MAX || h->protocol_max < MSG_PROTOCOL_MIN)
         return kvs_fail(err, KVS_PEER_MISMATCH, "protocol %u..%u here, %u..%u there: use builds of the same version", MSG_PROTOCOL_MIN,
                         MSG_PROTOCOL_MAX, h->protocol_min, h->protocol_max);
@@ -111,11 +112,19 @@ static void on_down(void *user, net_conn conn, kvs_status why, const char *text)
 {
     struct rtr_dispatch *d = user;
     struct rtr_peer *p = rtr_peer_of(d, conn);
-    cls_embedded_server_down(d->discovery, conn);
+    char id[MSG_ID_MAX] = "";
+    uint64_t epoch = p ? p->epoch : 0;
+    bool vanished = p && p->vanished;
+    if (p)
+        memcpy(id, p->id, sizeof(id));
+    if (!d->etcd)
+        rtr_members_down(d, conn, id, epoch, vanished);
     if (p)
         rtr_peer_down(d, p, text && text[0] ? text : kvs_status_name(why));
     else
         rtr_client_down(d, conn);
+    if (d->etcd)
+        rtr_members_down(d, conn, id, epoch, vanished);
 }
 
 static void on_suspect(void *user, net_conn conn, bool suspect)
@@ -130,7 +139,7 @@ static void on_call(void *user, net_conn conn, uint32_t stream, const struct msg
 {
     struct rtr_dispatch *d = user;
     kvs_arena_fini(&d->arena);
-    if (call->method == MSG_REGISTER)
+    if (call->method == MSG_REGISTER && !d->etcd)
         cls_embedded_server_call(d->discovery, conn, stream, call);
     else
         rtr_client_call(d, conn, stream, call);
@@ -139,7 +148,7 @@ static void on_call(void *user, net_conn conn, uint32_t stream, const struct msg
 static void on_cancel(void *user, net_conn conn, uint32_t stream)
 {
     struct rtr_dispatch *d = user;
-    if (rtr_peer_of(d, conn))
+    if (rtr_peer_of(d, conn) && !d->etcd)
         cls_embedded_server_cancel(d->discovery, conn, stream);
     else
         rtr_client_cancel(d, conn, stream);
@@ -191,12 +200,6 @@ static void on_writable(void *user, net_conn conn, uint32_t stream)
 {
     rtr_client_writable(user, conn, stream);
     settle(user);
-}
-
-static void on_backend(void *user, bool up, const char *text)
-{
-    (void)user;
-    KVS_INFO("discovery", "up=%d text=\"%s\"", up, text ? text : "");
 }
 
 /* ---- timers, departures ---- */
@@ -382,10 +385,12 @@ static kvs_status make_rpc(struct rtr_dispatch *d, const struct rtr_dispatch_con
     self.uid = (uint32_t)getuid();
     self.pid = (uint32_t)getpid();
     kvs_status s = net_rpc_create(d->loop, &self, &h, &d->rpc, err);
-    struct cls_events ev = {.user = d, .on_member = rtr_peer_member, .on_backend = on_backend};
-    if (s == KVS_OK && cls_embedded_server_create(d->loop, d->rpc, &ev, &d->discovery) != KVS_OK)
-        s = kvs_fail(err, KVS_SELF_NOMEM, "out of memory");
-    return s == KVS_OK ? net_rpc_listen(d->rpc, c->control_url, url_out, url_cap, err) : s;
+    d->etcd = net_etcd_is_url(c->discovery);
+    if (s == KVS_OK && !d->etcd) /* before the first worker can call */
+        s = rtr_members_create(d, c, &self, c->control_url, err);
+    if (s == KVS_OK)
+        s = net_rpc_listen(d->rpc, c->control_url, url_out, url_cap, err);
+    return s == KVS_OK && d->etcd ? rtr_members_create(d, c, &self, url_out, err) : s;
 }
 
 kvs_status rtr_dispatch_create(const struct rtr_dispatch_config *c, struct rtr_dispatch **out, char *url_out, size_t url_cap,
@@ -429,8 +434,7 @@ void rtr_dispatch_destroy(struct rtr_dispatch *d)
 {
     if (!d)
         return;
-    if (d->discovery)
-        d->discovery->ops->destroy(d->discovery);
+    rtr_members_destroy(d);
     net_rpc_destroy(d->rpc);
     while (d->peer_count) {
         struct rtr_peer *p = d->peers[--d->peer_count];

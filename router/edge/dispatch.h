@@ -21,12 +21,16 @@ struct rtr_dispatch_config {
     struct rtr_config core;
     const char *name;        /* this router's id */
     const char *control_url; /* to listen on */
+    const char *discovery;   /* "embedded": this router keeps the registry; or etcd://HOST:PORT[,HOST:PORT] */
+    const char *cluster, *advertise;
     struct rtr_board *board; /* metrics and status for other threads */
     uint64_t head_after_us;    /* a stream without a token gets its head then; 0: 10 s */
     uint64_t comment_every_us; /* and a comment so often while nothing else is sent; 0: 2 s */
 };
 KVS_MUST_CHECK kvs_status rtr_dispatch_create(const struct rtr_dispatch_config *c, struct rtr_dispatch **out, char *url_out, size_t url_cap,
                                               struct kvs_error *err);
+/* With etcd: becomes a member, once HTTP is served at http_url. */
+KVS_MUST_CHECK kvs_status rtr_dispatch_announce(struct rtr_dispatch *d, const char *http_url, struct kvs_error *err);
 void rtr_dispatch_destroy(struct rtr_dispatch *d);
 /* No new requests; running ones end with KVS_SELF_STOPPING. */
 void rtr_dispatch_stop(struct rtr_dispatch *d);

@@ -32,6 +32,7 @@ struct rtr_peer { /* a worker's control connection; its key in the core is conn 
     char id[MSG_ID_MAX];
     uint64_t epoch;
     bool have_card, suspect;
+    bool vanished;           /* etcd has lost its key, the stream has not */
     struct msg_card card;
     rtr_join state;
     char why[256];
@@ -79,6 +80,9 @@ struct rtr_dispatch {
     struct rtr_board *board;
     struct net_rpc *rpc;
     struct cls_discovery *discovery;
+    bool etcd;             /* discovery by etcd: this router dials workers and is a member itself, with this card */
+    struct msg_card card;
+    char advertise[128];
     struct rtr_models *models;
     struct rtr_gone *gone;
     struct rtr *core;
@@ -125,6 +129,12 @@ void rtr_peer_generate(struct rtr_dispatch *d, const struct rtr_action *a);
 void rtr_peer_abort(struct rtr_dispatch *d, const struct rtr_action *a);
 void rtr_peer_cancel(struct rtr_dispatch *d, const struct rtr_action *a);
 void rtr_peer_pause(struct rtr_dispatch *d, const struct rtr_action *a);
+
+/* members.c */
+KVS_MUST_CHECK kvs_status rtr_members_create(struct rtr_dispatch *d, const struct rtr_dispatch_config *c, const struct msg_hello *self,
+                                             const char *control_url, struct kvs_error *err);
+void rtr_members_destroy(struct rtr_dispatch *d);
+void rtr_members_down(struct rtr_dispatch *d, net_conn conn, const char *id, uint64_t epoch, bool vanished);
 
 /* jobs.c */
 struct rtr_job *rtr_job_of(struct rtr_dispatch *d, uint64_t id);

@@ -18,7 +18,8 @@ const struct kvs_config_row wrk_config_rows[] = {
     {"model.name", "model-name", KVS_CFG_STRING, NULL, 0, TEXT(model_name), NULL, "name that clients ask for (default: the file's stem in lower case)", ROW(model_name)},
     {"worker.control", "control", KVS_CFG_STRING, "tcp://127.0.0.1:0", 0, TEXT(control), NULL, "where peers dial this worker (ipc:// or tcp://)", ROW(control)},
     {"worker.listen", "listen", KVS_CFG_STRING, "127.0.0.1:0", 0, TEXT(listen), NULL, "HTTP for /metrics and /health", ROW(listen)},
-    {"cluster.discovery", "discovery", KVS_CFG_STRING, NULL, 0, TEXT(discovery), NULL, "control URL of the router", ROW(discovery)},
+    {"cluster.discovery", "discovery", KVS_CFG_STRING, NULL, 0, TEXT(discovery), NULL, "control URL of the router, or etcd://HOST:PORT[,HOST:PORT]", ROW(discovery)},
+    {"worker.advertise", "advertise", KVS_CFG_STRING, NULL, 0, TEXT(advertise), NULL, "host or address at which others reach this worker", ROW(advertise)},
     {"log.level", "log-level", KVS_CFG_STRING, "info", 0, TEXT(log_level), NULL, "error, warn, info, debug or trace", ROW(log_level)},
     {"engine.threads", "threads", KVS_CFG_U32, "1", 1, 256, NULL, "threads that compute", ROW(threads)},
     {"kv.type", "kv-type", KVS_CFG_ENUM, "f16", 0, 0, "f32|f16", "element type of the KV cache", ROW(kv_type)},
@@ -78,7 +79,7 @@ kvs_status wrk_config_load(int argc, char **argv, msg_role role, struct wrk_conf
     if (out->model[0] == 0)
         return kvs_fail(err, KVS_SELF_CONFIG, "no model given: say --model FILE (a GGUF file)");
     if (out->discovery[0] == 0)
-        return kvs_fail(err, KVS_SELF_CONFIG, "no cluster given: say --discovery URL (the router's control URL, for example tcp://127.0.0.1:9000)");
+        return kvs_fail(err, KVS_SELF_CONFIG, "no cluster given: say --discovery URL (etcd://HOST:PORT, or the router's control URL such as tcp://127.0.0.1:8081)");
     if ((out->block_tokens & (out->block_tokens - 1)) != 0)
         return kvs_fail(err, KVS_SELF_CONFIG, "--block-tokens %u is not a power of two: use 16, 32, 64 or 128", out->block_tokens);
     if (out->name[0] == 0)

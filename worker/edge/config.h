@@ -13,7 +13,8 @@ struct wrk_config {
     char model_name[128];        /* what clients ask for; default: the file's stem in lower case */
     char control[MSG_URL_MAX];   /* where peers dial us */
     char listen[128];            /* HTTP: metrics, health */
-    char discovery[MSG_URL_MAX]; /* the router's control URL */
+    char discovery[MSG_URL_MAX]; /* the router's control URL, or etcd://HOST:PORT[,HOST:PORT] */
+    char advertise[128];         /* host that others dial; "": as in control and listen */
     char log_level[16];
     uint32_t threads;
     uint32_t kv_type;            /* enum: 0 f32, 1 f16 (kvc_type) */

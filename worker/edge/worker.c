@@ -6,6 +6,8 @@
 
 #include "base/arena.h"
 #include "cluster/discovery.h"
+#include "net/advertise.h"
+#include "net/etcd.h"
 #include "net/ops_http.h"
 #include "proto/wire.h"
 #include "sys/clock.h"
@@ -23,6 +25,7 @@
 #define ROLES_MAX 2
 #define REPORT_US 250000u
 #define IDLE_TICKS_MAX 64
+#define LEAVE_MS 1000u
 
 struct wrk_worker {
     struct wrk_config config;
@@ -44,7 +47,8 @@ struct wrk_worker {
     const struct wrk_role_ops *role[ROLES_MAX];
     void *self[ROLES_MAX];
     size_t role_count;
-    net_conn router; /* the connection that discovery runs on */
+    bool etcd;       /* discovery by etcd: routers dial us */
+    net_conn router; /* the connection that embedded discovery runs on */
     uint64_t decoded; /* decode tokens when the last step was started */
     bool stopping;
     atomic_bool device_posted, port_posted; /* a wake-up is on its way to the loop */
@@ -191,7 +195,7 @@ static void on_up(void *user, net_conn conn, const struct msg_hello *hello, bool
         return;
     }
     KVS_INFO("router connected", "router=%s", hello->id);
-    if (we_dialed) {
+    if (we_dialed && !w->etcd) {
         w->router = conn;
         atomic_store(&w->registered, true);
         cls_embedded_client_up(w->discovery, conn);
@@ -256,14 +260,14 @@ static void on_nack(void *user, net_conn conn, uint32_t stream, const uint8_t *p
 static void on_item(void *user, net_conn conn, uint32_t stream, const uint8_t *payload, size_t n)
 {
     struct wrk_worker *w = user;
-    if (!wrk_peers_item(w->peers, conn, stream, payload, n))
+    if (!wrk_peers_item(w->peers, conn, stream, payload, n) && !w->etcd)
         (void)cls_embedded_client_item(w->discovery, conn, stream, payload, n);
 }
 
 static void on_end(void *user, net_conn conn, uint32_t stream, const struct msg_end *end)
 {
     struct wrk_worker *w = user;
-    if (wrk_peers_end(w->peers, conn, stream, end) || cls_embedded_client_end(w->discovery, conn, stream, end))
+    if (wrk_peers_end(w->peers, conn, stream, end) || (!w->etcd && cls_embedded_client_end(w->discovery, conn, stream, end)))
         return;
     ANY_ROLE(w, end, conn, stream, end)
 }
@@ -295,7 +299,9 @@ static void on_member(void *user, const struct msg_member *m)
 
 static void on_backend(void *user, bool up, const char *text)
 {
-    (void)user;
+    struct wrk_worker *w = user;
+    if (up && w->etcd)
+        atomic_store(&w->registered, true); /* and it stays so while etcd is away: those who know us go on */
     if (up)
         KVS_INFO("registered", "backend=\"%s\"", text);
     else
@@ -397,7 +403,7 @@ static bool http_ready(void *user, char *why_out, size_t cap)
     struct wrk_worker *w = user;
     if (atomic_load(&w->registered))
         return true;
-    kvs_format(why_out, cap, "not registered with a router");
+    kvs_format(why_out, cap, "not registered in the cluster");
     return false;
 }
 
@@ -501,16 +507,23 @@ static kvs_status create_network(struct wrk_worker *w, struct kvs_error *err)
     struct wrk_peers_events pe = {.user = w, .up = on_peer_up, .down = on_peer_down, .closed = on_peer_closed};
     struct net_ops_config oc = {.listen = w->config.listen, .metrics = http_metrics, .ready = http_ready, .user = w};
     struct msg_card *card = &w->loaded.member;
+    w->etcd = net_etcd_is_url(w->config.discovery);
     kvs_status st = net_rpc_create(w->loop, &w->hello, &h, &w->rpc, err);
     if (st == KVS_OK)
         st = net_rpc_listen(w->rpc, w->config.control, card->control_url, sizeof card->control_url, err);
     if (st == KVS_OK)
         st = net_ops_start(&oc, &w->ops, card->http_url, sizeof card->http_url, err);
+    if (st == KVS_OK && (w->etcd || w->config.advertise[0] != 0))
+        st = net_advertise(w->config.advertise, card->control_url, sizeof card->control_url, err);
+    if (st == KVS_OK && (w->etcd || w->config.advertise[0] != 0))
+        st = net_advertise(w->config.advertise, card->http_url, sizeof card->http_url, err);
     if (st != KVS_OK)
         return st;
     st = wrk_peers_create(w->loop, w->rpc, w->port, card, &w->hello, (wrk_transport)w->config.transport, &pe, &w->peers);
     if (st == KVS_OK)
         st = wrk_serve_create(w, &w->loaded, &w->serve);
+    if (st == KVS_OK && w->etcd)
+        return cls_etcd_create(w->loop, w->config.discovery, w->config.cluster, w->config.lease_ttl_us, &ce, &w->discovery, err);
     if (st == KVS_OK)
         st = cls_embedded_client_create(w->loop, w->rpc, &ce, &w->discovery);
     return st == KVS_OK ? st : kvs_fail(err, st, "out of memory");
@@ -555,14 +568,16 @@ static kvs_status start(struct wrk_worker *w, msg_role role, struct kvs_error *e
     kvs_loop_on_idle(w->loop, on_idle, w);
     kvs_timer_set(w->report_timer, kvs_now_us() + REPORT_US);
     st = w->discovery->ops->join(w->discovery, &w->loaded.member);
-    if (st == KVS_OK)
+    if (st == KVS_OK && !w->etcd)
         st = net_rpc_dial(w->rpc, w->config.discovery);
-    return st == KVS_OK ? st : kvs_fail(err, st, "--discovery %s: not a control URL (tcp://HOST:PORT or ipc://PATH)", w->config.discovery);
+    return st == KVS_OK ? st : kvs_fail(err, st, "--discovery %s: not a control URL (tcp://HOST:PORT or ipc://PATH) nor etcd://HOST:PORT", w->config.discovery);
 }
 
 static void stop(struct wrk_worker *w)
 {
-    if (w->discovery != NULL)
+    if (w->discovery != NULL && w->etcd)
+        cls_etcd_leave_now(w->discovery, LEAVE_MS);
+    else if (w->discovery != NULL)
         w->discovery->ops->leave(w->discovery);
     wrk_device_destroy(w->device); /* the step in flight ends at its next layer */
     const struct wrk_step *step = w->sched != NULL ? wrk_sched_in_flight(w->sched) : NULL;

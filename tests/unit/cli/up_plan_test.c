@@ -41,6 +41,41 @@ static const char *value(const struct cli_daemon *d, const char *flag)
     return NULL;
 }
 
+static void test_discovery_by_etcd(void **state)
+{
+    (void)state;
+    char name[] = "up", own[] = "--etcd", given[] = "--discovery=etcd://h:1,i:2", cluster[] = "--cluster=c7", odd[] = "--discovery=tcp://h:1";
+    struct cli_up_config c;
+    struct cli_up_paths with = paths;
+    struct kvs_error err = {0};
+    struct cli_up_plan *p = calloc(1, sizeof *p);
+    with.run_dir = "/var/k";
+    with.etcd_client = "127.0.0.1:7001";
+    with.etcd_peer = "127.0.0.1:7002";
+    load(&c, 3, (char *[]){name, own, cluster, NULL});
+    assert_int_equal(cli_up_plan(&c, &with, p, NULL), KVS_OK);
+    assert_int_equal(p->count, 4);
+    assert_int_equal(p->workers, 2);
+    for (int i = 0; i < 3; i++) {
+        assert_string_equal(value(&p->daemon[i], "--discovery"), "etcd://127.0.0.1:7001");
+        assert_string_equal(value(&p->daemon[i], "--cluster"), "c7");
+    }
+    assert_string_equal(p->daemon[3].name, "etcd");
+    assert_string_equal(value(&p->daemon[3], "--data-dir"), "/var/k/etcd-data");
+    assert_string_equal(value(&p->daemon[3], "--listen-client-urls"), "http://127.0.0.1:7001");
+    assert_string_equal(value(&p->daemon[3], "--initial-cluster"), "kvasir=http://127.0.0.1:7002");
+    load(&c, 2, (char *[]){name, given, NULL});
+    assert_int_equal(cli_up_plan(&c, &with, p, NULL), KVS_OK);
+    assert_int_equal(p->count, 3);
+    assert_string_equal(value(&p->daemon[0], "--discovery"), "etcd://h:1,i:2");
+    assert_string_equal(value(&p->daemon[2], "--discovery"), "etcd://h:1,i:2");
+    load(&c, 3, (char *[]){name, given, own, NULL});
+    assert_int_equal(cli_up_plan(&c, &with, p, &err), KVS_SELF_CONFIG);
+    load(&c, 2, (char *[]){name, odd, NULL});
+    assert_int_equal(cli_up_plan(&c, &with, p, &err), KVS_SELF_CONFIG);
+    free(p);
+}
+
 static void test_defaults_are_one_of_each(void **state)
 {
     (void)state;
@@ -126,6 +161,7 @@ static void test_what_does_not_fit_is_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_discovery_by_etcd),
         cmocka_unit_test(test_defaults_are_one_of_each),
         cmocka_unit_test(test_flags_reach_the_daemons),
         cmocka_unit_test(test_what_does_not_fit_is_refused),
