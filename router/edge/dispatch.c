@@ -385,7 +385,7 @@ static kvs_status make_rpc(struct rtr_dispatch *d, const struct rtr_dispatch_con
     self.uid = (uint32_t)getuid();
     self.pid = (uint32_t)getpid();
     kvs_status s = net_rpc_create(d->loop, &self, &h, &d->rpc, err);
-    d->etcd = net_etcd_is_url(c->discovery);
+    d->etcd = c->discovery && net_etcd_is_url(c->discovery);
     if (s == KVS_OK && !d->etcd) /* before the first worker can call */
         s = rtr_members_create(d, c, &self, c->control_url, err);
     if (s == KVS_OK)

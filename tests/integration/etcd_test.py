@@ -430,15 +430,15 @@ def test_two_hosts():
         open_to_all = ["--listen", "0.0.0.0:0"]
         wire = {"UCX_NET_DEVICES": "kvs0"}  # pages stay on loopback unless told otherwise
         for role, prefix, address in (("prefill", here, "10.213.77.1"), ("decode", there, "10.213.77.2")):
-            h.worker(role, f"{role}-0", etcd.url, "--advertise", address, *open_to_all, prefix=prefix, env=wire, control="tcp://0.0.0.0:0")
+            h.worker(role, f"{role}-0", etcd.url, "--advertise", address, "--transport", "tcp", *open_to_all, prefix=prefix, env=wire, control="tcp://0.0.0.0:0")
         router = h.add(Process(h.dir, "router-1", [os.path.join(BIN, "kvasir-router"), "--listen", "10.213.77.1:8080", "--control",
                                                    "tcp://10.213.77.1:0", "--discovery", etcd.url], here))
 
         def ask(path, body=None):
             data = ["-d", json.dumps(body), "-H", "Content-Type: application/json"] if body else []
             r = subprocess.run(here + ["curl", "-s", "-i", "--noproxy", "*", "--max-time", "60", *data, f"http://10.213.77.1:8080{path}"],
-                               capture_output=True, text=True, timeout=90)
-            return r.stdout
+                               capture_output=True, timeout=90)
+            return r.stdout.decode()
 
         def linked():
             text = ask("/kvasir/status").split("\r\n\r\n", 1)[-1]
