@@ -1,7 +1,7 @@
 /* http_strict.h - what libmicrohttpd lets through and an HTTP server must not: refused on the first call of the
  * access handler.
  * (libmicrohttpd 0.9.75 takes two Content-Length headers, Content-Length beside Transfer-Encoding, and HTTP/1.1
- * without Host.)
+ * without Host, "Content-Length : 5" as some other header, and Transfer-Encoding in HTTP/1.0.)
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_NET_HTTP_STRICT_H
 #define KVS_NET_HTTP_STRICT_H

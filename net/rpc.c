@@ -194,6 +194,13 @@ kvs_status net_rpc_dial(struct net_rpc *r, const char *url)
     d->next = r->dials;
     r->dials = d;
     r->dial_count++;
+    for (struct conn *c = r->conns; c != NULL && d->conn == NULL; c = c->next) {
+        if (c->state == CONN_UP && c->dial == NULL && strcmp(c->given_up, url) == 0) {
+            c->dial = d; /* wanted again before it was over */
+            d->conn = c;
+            return KVS_OK;
+        }
+    }
     kvs_timer_set(d->timer, kvs_now_us()); /* from the loop, so that a failure is not told inside this call */
     return KVS_OK;
 }
@@ -209,6 +216,7 @@ void net_rpc_undial(struct net_rpc *r, const char *url)
         r->dial_count--;
         if (d->conn != NULL) {
             d->conn->dial = NULL;
+            memcpy(d->conn->given_up, d->url, sizeof d->url);
             if (d->conn->state == CONN_WAIT) {
                 conn_fail(d->conn, KVS_SELF_STOPPING, "no longer wanted");
             }

@@ -61,6 +61,7 @@ struct conn {
     bool was_up, suspect;
     struct net_link *link;                           /* NULL once closed */
     struct dial *dial;                               /* NULL: accepted, or the dial was given up */
+    char given_up[MSG_URL_MAX];                      /* what was dialed, when the dial was given up */
     struct kvs_buf in;                               /* bytes of frames not yet whole */
     uint64_t born_us, heard_us, frame_us, pinged_us; /* frame_us: when the frame under way began; 0: none */
     uint32_t next_stream, peer_stream;               /* ours to give next; the peer's highest so far */

@@ -180,6 +180,7 @@ struct msg_link {
     const uint8_t
         *address; /* UCX worker address, at most 1024 bytes; empty in the first exchange (lane verdicts only) */
     uint32_t address_bytes;
+    uint64_t address_check; /* binds the address to the two lives that exchange it */
 };
 struct msg_group_info {
     uint64_t page_bytes;

@@ -206,6 +206,18 @@ bool msg_status_in_range(uint32_t v)
     return v == KVS_OK || (v >= 100 && v < 500);
 }
 
+kvs_status msg_check_id(const char *id, const char *field, struct kvs_error *err)
+{
+    for (const char *c = id; *c != '\0'; c++) {
+        bool plain = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || *c == '-' ||
+                     *c == '_' || *c == '.';
+        if (!plain) {
+            return kvs_fail(err, KVS_PEER_PROTOCOL, "%s may hold letters, digits, '-', '_' and '.' only", field);
+        }
+    }
+    return id[0] != '\0' ? KVS_OK : kvs_fail(err, KVS_PEER_PROTOCOL, "%s is empty", field);
+}
+
 const char *msg_role_name(msg_role r)
 {
     switch (r) {

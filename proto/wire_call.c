@@ -45,10 +45,13 @@ kvs_status msg_hello_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a,
     if (m.protocol_min == 0 || m.protocol_max < m.protocol_min) {
         return kvs_fail(err, KVS_PEER_PROTOCOL, "Hello has no protocol range");
     }
-    if (w->id[0] == '\0' || w->role == KVASIR__V1__ROLE__ROLE_UNSPECIFIED) {
-        return kvs_fail(err, KVS_PEER_PROTOCOL, "Hello has no %s", w->id[0] == '\0' ? "id" : "role");
+    if (w->role == KVASIR__V1__ROLE__ROLE_UNSPECIFIED) {
+        return kvs_fail(err, KVS_PEER_PROTOCOL, "Hello has no role");
     }
-    s = msg_copy_fixed(m.fingerprint, sizeof m.fingerprint, &w->fingerprint, "Hello.fingerprint", err);
+    s = msg_check_id(w->id, "Hello.id", err);
+    if (s == KVS_OK) {
+        s = msg_copy_fixed(m.fingerprint, sizeof m.fingerprint, &w->fingerprint, "Hello.fingerprint", err);
+    }
     if (s == KVS_OK) {
         s = msg_copy_fixed(m.boot_id, sizeof m.boot_id, &w->boot_id, "Hello.boot_id", err);
     }
@@ -205,6 +208,7 @@ kvs_status msg_link_encode(const struct msg_link *m, struct kvs_buf *out)
     Kvasir__V1__LinkRequest w = KVASIR__V1__LINK_REQUEST__INIT;
     w.near_ok = m->near_ok;
     w.generation = m->generation;
+    w.address_check = m->address_check;
     w.address.len = m->address_bytes;
     memcpy(&w.address.data, &m->address, sizeof m->address);
     return msg_pack_one(&w.base, out);
@@ -221,6 +225,7 @@ kvs_status msg_link_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, 
     const Kvasir__V1__LinkRequest *w = (const Kvasir__V1__LinkRequest *)base;
     *out = (struct msg_link){.near_ok = w->near_ok != 0,
                              .generation = w->generation,
+                             .address_check = w->address_check,
                              .address = w->address.data,
                              .address_bytes = (uint32_t)w->address.len};
     return KVS_OK;

@@ -51,8 +51,9 @@ static kvs_status card_fill(const struct msg_card *m, struct card_wire *w)
 static kvs_status card_take(const Kvasir__V1__MemberCard *w, struct msg_card *m, struct kvs_error *err)
 {
     memset(m, 0, sizeof *m);
-    if (w->id[0] == '\0') {
-        return kvs_fail(err, KVS_PEER_PROTOCOL, "MemberCard has no id");
+    kvs_status s = msg_check_id(w->id, "MemberCard.id", err);
+    if (s != KVS_OK) {
+        return s;
     }
     MSG_COPY_TEXT(m->id, w->id);
     m->role = (msg_role)w->role;

@@ -2,6 +2,7 @@
  * Token ids are packed varints taken over as they lie in the arena, without a copy.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "proto/wire_impl.h"
+#include <float.h>
 
 static int32_t *borrow_ids(const int32_t *ids)
 {
@@ -19,6 +20,23 @@ static kvs_status check_ids(const int32_t *ids, size_t n, const char *field, str
         }
     }
     return KVS_OK;
+}
+
+/* What no sampler can use; NaN fails every comparison. */
+static kvs_status check_sampling(const Kvasir__V1__SamplingParams *p, struct kvs_error *err)
+{
+    const char *field = NULL;
+    if (p == NULL) {
+        return KVS_OK;
+    }
+    if (!(p->temperature >= 0.0f && p->temperature <= FLT_MAX)) {
+        field = "temperature";
+    } else if (!(p->top_p >= 0.0f && p->top_p <= 1.0f)) {
+        field = "top_p";
+    } else if (!(p->min_p >= 0.0f && p->min_p <= 1.0f)) {
+        field = "min_p";
+    }
+    return field == NULL ? KVS_OK : kvs_fail(err, KVS_PEER_PROTOCOL, "SamplingParams.%s is out of range", field);
 }
 
 void msg_pack_wants(struct msg_pack *p, uint32_t block_field, uint32_t group_field, const struct msg_want *wants,
@@ -132,6 +150,9 @@ kvs_status msg_generate_decode(const uint8_t *bytes, size_t n, struct kvs_arena 
     s = check_ids(w->token_ids, w->n_token_ids, "GenerateRequest.token_ids", err);
     if (s == KVS_OK) {
         s = check_ids(w->stop_token_ids, w->n_stop_token_ids, "GenerateRequest.stop_token_ids", err);
+    }
+    if (s == KVS_OK) {
+        s = check_sampling(w->sampling, err);
     }
     if (s != KVS_OK) {
         return s;

@@ -62,6 +62,8 @@ KVS_MUST_CHECK kvs_status msg_join_wants(struct kvs_arena *a, const uint32_t *bl
                                          uint32_t count, const struct msg_want **out, struct kvs_error *err);
 
 bool msg_status_in_range(uint32_t v);
+/* Names of processes stand in logs, label values, header fields and discovery keys: nothing that would need quoting. */
+KVS_MUST_CHECK kvs_status msg_check_id(const char *id, const char *field, struct kvs_error *err);
 
 #define MSG_COPY_TEXT(dst, src) msg_copy_text(dst, sizeof(dst), src)
 

@@ -24,6 +24,7 @@
 
 enum {
     CONNECTION_MEMORY = 32768, /* bounds the request's head too */
+    HEAD_TIMEOUT_S = 20, /* before the first request's head is there: silent strangers must not keep places for long */
     IDLE_TIMEOUT_S = 120,
     BODY_DROPPED_MAX = 64 << 20,
 };
@@ -342,6 +343,8 @@ static enum MHD_Result first_call(struct rtr_http *h, struct MHD_Connection *c, 
     kvs_buf_init(&q->body, RTR_BODY_MAX);
     *con_cls = q;
     pick_request_id(c, q);
+    if (MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S) != MHD_YES)
+        KVS_DEBUG("idle timeout not set", "request=%s", q->request_id);
     kvs_status s = net_http_strict(c, version, RTR_BODY_MAX, NULL, &e);
     if (s == KVS_OK)
         return MHD_YES;
@@ -459,7 +462,7 @@ kvs_status rtr_http_start(const struct rtr_http_config *cfg, struct rtr_http **o
         flags |= MHD_USE_IPv6;
     h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&addr, MHD_OPTION_NOTIFY_COMPLETED,
                                  on_completed, h, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_LIMIT,
-                                 (unsigned)cfg->connections_max, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S,
+                                 (unsigned)cfg->connections_max, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)HEAD_TIMEOUT_S,
                                  MHD_OPTION_THREAD_POOL_SIZE, (unsigned)(cfg->threads > 1 ? cfg->threads : 0), MHD_OPTION_LISTEN_BACKLOG_SIZE,
                                  (unsigned)4096, MHD_OPTION_END);
     if (!h->daemon) {

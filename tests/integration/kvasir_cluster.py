@@ -329,7 +329,11 @@ class Cluster:
                 key = (labels["worker"], labels["group"])
                 totals[key] = totals.get(key, 0) + value
         assert totals, "no kvasir_kv_pages with a worker label"
-        expected = {(w["id"], str(g["group"])): g["total"] for w in self.status()["workers"] for g in w["pages"]}
+
+        def known():  # the status page is drawn a little later than the metrics page
+            expected = {(w["id"], str(g["group"])): g["total"] for w in self.status()["workers"] for g in w["pages"]}
+            return expected if expected.keys() >= totals.keys() else None
+        expected, _ = wait_for("the status page has every worker's pages", 5 * SLOW, known)
         for key, total in totals.items():
             assert total == expected[key], f"pages of {key}: {total} in all states, {expected[key]} in total"
 

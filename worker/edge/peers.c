@@ -5,6 +5,7 @@
 
 #include "base/arena.h"
 #include "cluster/core/registry.h"
+#include "kvtransfer/core/wire.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
 #include "sys/clock.h"
@@ -101,15 +102,26 @@ static void give_up(struct wrk_peers *p, struct slot *s, kvs_status why, const c
     net_rpc_close(p->rpc, s->conn, why, text);
 }
 
+/* UCX aborts on an address that it cannot read, so what is damaged, stale or not made by our like must not reach it. */
+static uint64_t address_check(const struct wrk_peers *p, const struct slot *s, const uint8_t *address, uint32_t n)
+{
+    return kvt_checksum(address, n) ^ p->self.epoch ^ s->epoch;
+}
+
+static void put_address(const struct wrk_peers *p, const struct slot *s, struct msg_link *link)
+{
+    link->address = s->address;
+    link->address_bytes = s->address_bytes;
+    link->address_check = address_check(p, s, s->address, s->address_bytes);
+}
+
 static void call_link(struct wrk_peers *p, struct slot *s, bool second)
 {
     struct msg_link link = {.near_ok = s->near_ok, .generation = 1};
     struct kvs_buf body;
     kvs_buf_init(&body, MSG_PAYLOAD_MAX);
-    if (second) {
-        link.address = s->address;
-        link.address_bytes = s->address_bytes;
-    }
+    if (second)
+        put_address(p, s, &link);
     uint32_t stream = 0;
     kvs_status st = msg_link_encode(&link, &body);
     if (st == KVS_OK)
@@ -129,10 +141,8 @@ static bool answer_link(struct wrk_peers *p, const struct slot *s, uint32_t stre
     struct msg_end end = {.status = KVS_OK};
     struct kvs_buf body;
     kvs_buf_init(&body, MSG_PAYLOAD_MAX);
-    if (with_address) {
-        link.address = s->address;
-        link.address_bytes = s->address_bytes;
-    }
+    if (with_address)
+        put_address(p, s, &link);
     kvs_status st = msg_link_encode(&link, &body);
     if (st == KVS_OK)
         st = net_rpc_item(p->rpc, s->conn, stream, body.data, body.len);
@@ -168,13 +178,18 @@ static void open_lane(struct wrk_peers *p, struct slot *s, bool their_near_ok)
     s->state = SLOT_OPENING;
 }
 
-static void connect_lane(struct wrk_peers *p, struct slot *s, const uint8_t *address, uint32_t n)
+static bool connect_lane(struct wrk_peers *p, struct slot *s, const struct msg_link *link)
 {
-    if (kvt_peer_connect(p->port, slot_number(p, s), s->epoch, address, n) != KVS_OK) {
+    if (link->address_check != address_check(p, s, link->address, link->address_bytes)) {
+        give_up(p, s, KVS_PEER_PROTOCOL, "the transport address does not agree with its check");
+        return false;
+    }
+    if (kvt_peer_connect(p->port, slot_number(p, s), s->epoch, link->address, link->address_bytes) != KVS_OK) {
         give_up(p, s, KVS_BUSY_QUEUE, "transport commands are backed up");
-        return;
+        return false;
     }
     s->state = SLOT_CONNECTING;
+    return true;
 }
 
 /* Starts the verdict exchange when the other's card is known and fits; otherwise the timer asks again. */
@@ -301,9 +316,13 @@ kvs_status wrk_peers_check(const struct wrk_peers *p, const struct msg_hello *he
 void wrk_peers_conn_up(struct wrk_peers *p, net_conn conn, const struct msg_hello *hello, bool we_dialed)
 {
     struct slot *s = NULL;
-    for (uint32_t i = 0; s == NULL && i < WRK_PEERS_MAX; i++)
-        if (p->slot[i].state == SLOT_FREE)
-            s = &p->slot[i];
+    for (uint32_t i = 0; i < WRK_PEERS_MAX; i++) {
+        struct slot *old = &p->slot[i];
+        if (old->state == SLOT_FREE)
+            s = s == NULL ? old : s;
+        else if (old->state != SLOT_CLOSING && strcmp(old->id, hello->id) == 0) /* its old stream is not known to be dead yet */
+            give_up(p, old, KVS_PEER_LOST, "the worker has connected anew");
+    }
     if (s == NULL) {
         net_rpc_close(p->rpc, conn, KVS_BUSY_FULL, "too many workers");
         return;
@@ -385,8 +404,7 @@ bool wrk_peers_call(struct wrk_peers *p, net_conn conn, uint32_t stream, const s
     } else if (link.address_bytes == 0 && s->state == SLOT_CONNECTED) {
         called_for_verdict(p, s, stream, &link);
     } else if (link.address_bytes != 0 && s->state == SLOT_OPENING && s->owed_stream == 0) {
-        connect_lane(p, s, link.address, link.address_bytes);
-        if (s->address_bytes != 0)
+        if (connect_lane(p, s, &link) && s->address_bytes != 0)
             (void)answer_link(p, s, stream, true);
         else
             s->owed_stream = stream;
@@ -411,7 +429,7 @@ bool wrk_peers_item(struct wrk_peers *p, net_conn conn, uint32_t stream, const u
     else if (!s->link_second && s->state == SLOT_CONNECTED)
         open_lane(p, s, link.near_ok);
     else if (s->link_second && s->state == SLOT_OPENING && link.address_bytes != 0)
-        connect_lane(p, s, link.address, link.address_bytes);
+        (void)connect_lane(p, s, &link);
     else
         give_up(p, s, KVS_PEER_PROTOCOL, "answer to LINK out of order");
     kvs_arena_fini(&arena);

@@ -117,6 +117,9 @@ static void test_hostile_heads_are_refused_and_closed(void **state)
         "POST /version HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
         "GET /version HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n",
         "POST /version HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\n0123456789",
+        "POST /version HTTP/1.1\r\nHost: x\r\nContent-Length : 5\r\n\r\nhello",
+        "POST /version HTTP/1.1\r\nHost: x\r\nTransfer-Encoding\t: chunked\r\n\r\n0\r\n\r\n",
+        "POST /version HTTP/1.0\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         answers(bad[i], "400", "Connection: close");

@@ -346,6 +346,31 @@ static void test_death_without_goodbye_is_noticed_at_once_and_dialed_again(void 
     endpoint_stop(&c);
 }
 
+/* Members come and go in the view of a worker while its streams live on: they are not made twice. */
+static void test_a_live_connection_counts_for_a_new_dial(void **state)
+{
+    (void)state;
+    char url[256];
+    struct endpoint c = {0}, d = {0};
+    endpoint_start(&c, "c", MSG_ROLE_DECODE);
+    endpoint_start(&d, "d", MSG_ROLE_PREFILL);
+    listen_on(&d, ipc_url("twice"), url, sizeof url);
+    assert_int_equal(dial(&c, url), KVS_OK);
+    net_conn first = expect(&c, EV_UP, 5000).conn;
+    net_conn theirs = expect(&d, EV_UP, 5000).conn;
+    undial(&c, url);
+    assert_int_equal(dial(&c, url), KVS_OK);
+    assert_false(happened(&d, EV_UP, 300));
+    assert_int_equal(count_events(&c, EV_UP), 1);
+    close_conn(&d, theirs, KVS_PEER_LOST, "the end of the first");
+    assert_int_equal(expect(&c, EV_DOWN, 2000).conn, first);
+    assert_true(expect(&c, EV_UP, 5000).conn != first); /* and it is dialed again when it is over */
+    undial(&c, url);
+    endpoint_stop(&d);
+    expect(&c, EV_DOWN, 2000);
+    endpoint_stop(&c);
+}
+
 static void test_dialing_before_the_listener_is_there(void **state)
 {
     (void)state;
@@ -411,6 +436,7 @@ int main(void)
         BOTH(test_close_tells_the_peer_why),
         BOTH(test_idle_streams_stay_up),
         cmocka_unit_test(test_death_without_goodbye_is_noticed_at_once_and_dialed_again),
+        cmocka_unit_test(test_a_live_connection_counts_for_a_new_dial),
         cmocka_unit_test(test_dialing_before_the_listener_is_there),
         cmocka_unit_test(test_destroy_in_the_middle_of_everything),
     };

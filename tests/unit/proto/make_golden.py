@@ -34,7 +34,7 @@ samples = dict(
     nack=k.Nack(missing_blocks=[7, U32], missing_groups=[2, 0xffff]),
     abort=k.AbortRequest(request_id=U64, attempt=U32),
     pause=k.SequenceRef(request_id=9),
-    link=k.LinkRequest(near_ok=True, generation=3, address=b"\x01\x00\x02"),
+    link=k.LinkRequest(near_ok=True, generation=3, address=b"\x01\x00\x02", address_check=U64 - 1),
     card=card,
     members=k.MemberList(members=[k.Member(change=k.MEMBER_CHANGE_PUT, card=card),
                                   k.Member(change=k.MEMBER_CHANGE_GONE, card=k.MemberCard(id="x", epoch=4)),

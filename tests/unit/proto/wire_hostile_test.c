@@ -198,6 +198,17 @@ static void test_refusals_name_the_field(void **state)
             "\x08\x01\x10\x01\x1a\x01"
             "a",
             "role");
+    REFUSED("hello",
+            "\x08\x01\x10\x01\x1a\x03"
+            "a\"b\x28\x01",
+            "Hello.id"); /* would need quoting wherever it stands */
+    REFUSED("members",
+            "\x0a\x09\x08\x01\x12\x05\x0a\x01 \x10\x02",
+            "MemberCard.id");
+    REFUSED("generate", "\x42\x05\x0d\x00\x00\xc0\x7f", "temperature"); /* not a number */
+    REFUSED("generate", "\x42\x05\x0d\x00\x00\x80\x7f", "temperature"); /* infinite */
+    REFUSED("generate", "\x42\x05\x15\x00\x00\xc0\x3f", "top_p");       /* 1.5 */
+    REFUSED("generate", "\x42\x05\x1d\x00\x00\x80\xbf", "min_p");       /* -1 */
     REFUSED("call", "\x10\x01", "method");
     REFUSED("end", "\x08\x63", "status");
     REFUSED("nack", "\x0a\x01\x01", "Nack");

@@ -147,7 +147,8 @@ static void sample_pause(struct msg_pause *m)
 
 static void sample_link(struct msg_link *m)
 {
-    *m = (struct msg_link){.near_ok = true, .generation = 3, .address = link_address, .address_bytes = 3};
+    *m = (struct msg_link){.near_ok = true, .generation = 3, .address = link_address, .address_bytes = 3,
+                           .address_check = UINT64_MAX - 1};
 }
 
 static void sample_card(struct msg_card *m)
