@@ -202,10 +202,8 @@ bool jin_slice(struct jin_run *r, const struct jin_value *v, const struct jin_va
         return jin_fail_undefined(r, v);
     if (v->type == JIN_STR)
         return slice_str(r, v, bounds, out);
-    if (!(v->type == JIN_LIST && v->u.list->kind <= JIN_A_TUPLE) && v->type != JIN_RANGE) {
-        struct jin_value what = jin_none();
-        return jin_undefined_of(r, v, &what, out);
-    }
+    if (!(v->type == JIN_LIST && v->u.list->kind <= JIN_A_TUPLE) && v->type != JIN_RANGE)
+        return jin_fail(r, "'%s' object cannot be sliced", jin_type_name(v));
     if (!jin_iterate(r, v, &items, &count) || !slice_range(r, bounds, count, &g) ||
         !jin_list_new(r, g.count, v->type == JIN_LIST ? v->u.list->kind : JIN_A_LIST, out))
         return false;

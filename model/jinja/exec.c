@@ -152,6 +152,7 @@ static flow exec_for(struct jin_run *r, const struct jin_node *n)
     const struct jin_value *items;
     struct jin_value v;
     size_t count;
+    bool finished = false; /* Jinja2's "else" runs unless a round came to its end, however many were begun */
     flow f = NEXT;
     if (!jin_eval(r, n->b, &v) || !jin_iterate(r, &v, &items, &count) || !pick(r, n, &items, &count))
         return FAILED;
@@ -171,9 +172,10 @@ static flow exec_for(struct jin_run *r, const struct jin_node *n)
         f = exec_list(r, n->list);
         if (f == FAILED)
             return f;
+        finished = finished || f == NEXT;
     }
     r->scope = outer;
-    if (count > 0 || n->list2 == NULL)
+    if (finished || n->list2 == NULL)
         return NEXT;
     if (!open_scope(r, outer))
         return FAILED;

@@ -170,8 +170,11 @@ static bool f_indent(struct jin_run *r, const struct jin_value *v, const struct 
     bool first = flag_arg(a, 1, "first"), blank = flag_arg(a, 2, "blank");
     struct mdl_str by = {"", 0};
     struct jin_value s, spaces, n;
-    if (!jin_take(r, "indent", a, 3, names) || !jin_to_str(r, v, &s))
+    if (!jin_take(r, "indent", a, 3, names))
         return false;
+    if (v->type != JIN_STR)
+        return v->type == JIN_UNDEFINED ? jin_fail_undefined(r, v) : jin_fail(r, "indent needs a string");
+    s = *v;
     if (w != NULL && w->type == JIN_STR) {
         by = jin_view(w);
     } else {

@@ -263,12 +263,20 @@ static struct jin_args rest(const struct jin_args *a, size_t skip)
     return b;
 }
 
+/* What is false has no elements, whatever it is. */
+static bool elements(struct jin_run *r, const struct jin_value *v, const struct jin_value **items, size_t *count)
+{
+    *items = NULL;
+    *count = 0;
+    return !jin_truthy(v) || jin_iterate(r, v, items, count);
+}
+
 static bool f_map(struct jin_run *r, const struct jin_value *v, const struct jin_args *a, struct jin_value *out)
 {
     static const char *const names[] = {"attribute", "default"};
     const struct jin_value *items;
     size_t count;
-    if (!jin_iterate(r, v, &items, &count) || !jin_list_new(r, count, JIN_ONCE, out))
+    if (!elements(r, v, &items, &count) || !jin_list_new(r, count, JIN_ONCE, out))
         return false;
     struct jin_value *to = out->u.list->items;
     if (a->count == 0) {
@@ -304,7 +312,7 @@ static bool f_select(struct jin_run *r, const struct jin_value *v, const struct 
 {
     const struct jin_value *items;
     size_t count, k = 0, skip = attr ? 1 : 0;
-    if (!jin_iterate(r, v, &items, &count) || !jin_list_new(r, count, JIN_ONCE, out))
+    if (!elements(r, v, &items, &count) || !jin_list_new(r, count, JIN_ONCE, out))
         return false;
     if (a->count < skip)
         return jin_fail(r, "Missing parameter for attribute name");

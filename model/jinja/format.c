@@ -211,7 +211,8 @@ bool jin_percent(struct jin_run *r, struct mdl_str f, const struct jin_value *ar
             (width > 0 && !pad(r, from, width, left, zero && f.data[i] != 's' ? '0' : ' ')))
             return false;
     }
-    if (used < count && !(count == 1 && args[0].type == JIN_DICT))
+    bool whole = count == 1 && (args[0].type == JIN_DICT || args[0].type == JIN_LIST || args[0].type == JIN_UNDEFINED);
+    if (used < count && !(used == 0 && whole)) /* Python lets what can be indexed pass unused */
         return jin_fail(r, "not all arguments converted during string formatting");
     return jin_captured(r, mark, out);
 }

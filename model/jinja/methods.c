@@ -551,5 +551,7 @@ bool jin_call_str_method(struct jin_run *r, const struct jin_method *m, const st
         return false;
     if (out->type == JIN_STR)
         out->markup = m->self.markup;
+    for (size_t i = 0; m->self.markup && out->type == JIN_LIST && i < out->u.list->count; i++)
+        out->u.list->items[i].markup = true;
     return true;
 }

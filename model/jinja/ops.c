@@ -132,6 +132,8 @@ bool jin_contains(struct jin_run *r, const struct jin_value *all, const struct j
         return jin_step(r, all->len / 64);
     }
     if (all->type == JIN_DICT) {
+        if (one->type == JIN_DICT || (one->type == JIN_LIST && one->u.list->kind == JIN_A_LIST))
+            return jin_fail(r, "unhashable type: '%s'", jin_type_name(one));
         if (!jin_dict_find(r, all->u.dict, one, &found))
             return false;
         *out = found != NULL;
