@@ -204,7 +204,7 @@ static const struct unsupported unsupported[] = {
     {"logit_bias", OFF_EMPTY, BOTH},  {"presence_penalty", OFF_ZERO, BOTH}, {"frequency_penalty", OFF_ZERO, BOTH},
     {"repetition_penalty", OFF_ONE, BOTH}, {"repeat_penalty", OFF_ONE, BOTH}, {"min_tokens", OFF_ZERO, BOTH},
     {"stop_token_ids", OFF_EMPTY, BOTH},   {"bad_words", OFF_EMPTY, BOTH},    {"allowed_token_ids", OFF_EMPTY, BOTH},
-    {"include_stop_str_in_output", OFF_FALSE, BOTH}, {"tools", OFF_EMPTY, 2}, {"functions", OFF_EMPTY, 2},
+    {"include_stop_str_in_output", OFF_FALSE, BOTH}, {"functions", OFF_EMPTY, 2},
     {"response_format", OFF_TEXT, BOTH},   {"grammar", OFF_EMPTY, BOTH},      {"json_schema", OFF_EMPTY, BOTH},
     {"structured_outputs", OFF_EMPTY, BOTH}, {"guided_json", OFF_EMPTY, BOTH}, {"guided_regex", OFF_EMPTY, BOTH},
     {"guided_choice", OFF_EMPTY, BOTH},    {"guided_grammar", OFF_EMPTY, BOTH}, {"continue_final_message", OFF_FALSE, 2},
@@ -311,17 +311,13 @@ kvs_status rtr_params_parse(rtr_kind kind, const void *body, size_t n, struct rt
     if (s == KVS_OK)
         s = refuse_unsupported(o, kind, f);
     if (s == KVS_OK)
-        s = kind == RTR_CHAT ? rtr_params_messages(o, p, f) : rtr_params_prompt(o, p, f);
+        s = kind == RTR_CHAT ? rtr_params_chat(o, p, f) : rtr_params_prompt(o, p, f);
     return s;
 }
 
 void rtr_params_fini(struct rtr_params *p)
 {
     mdl_ids_fini(&p->ids);
-    for (size_t i = 0; p->joined && i < p->message_count; i++)
-        free(p->joined[i]);
-    free(p->joined);
-    free(p->messages);
     json_decref(p->json);
     memset(p, 0, sizeof(*p));
 }

@@ -30,9 +30,8 @@ struct rtr_params {
     const char *text;     /* completions: borrowed from json */
     size_t text_len;
     struct mdl_ids ids;   /* completions with ids; owned */
-    struct mdl_message *messages; /* chat; owned array, texts owned by `joined` or borrowed from json */
-    size_t message_count;
-    char **joined;        /* contents that came in parts, put together; owned, message_count entries */
+    /* chat: borrowed from json, in the shape that templates know (params_prompt.c) */
+    const struct json_t *messages, *tools, *extra; /* the last two may be NULL */
     void *json;           /* json_t of the body; owned */
 };
 

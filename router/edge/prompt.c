@@ -5,6 +5,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "router/edge/prompt.h"
 
+#include "sys/clock.h"
+
 #include <string.h>
 
 #define RENDERED_MAX (8u << 20)
@@ -31,7 +33,8 @@ static kvs_status chat(const struct rtr_model *m, const struct rtr_params *p, st
     struct kvs_buf text;
     struct kvs_error e = {0};
     kvs_buf_init(&text, RENDERED_MAX);
-    kvs_status s = mdl_template_render(m->chat, p->messages, p->message_count, true, &text, &e);
+    const struct mdl_chat c = {p->messages, p->tools, p->extra, true, (int64_t)kvs_wall_s()};
+    kvs_status s = mdl_template_render_chat(m->chat, &c, &text, &e);
     s = s == KVS_OK ? s : translate(&e, "messages", f);
     if (s == KVS_OK)
         s = encode(m, kvs_buf_text(&text), text.len, MDL_ADD_SPECIAL | MDL_PARSE_SPECIAL, out, "messages", f);

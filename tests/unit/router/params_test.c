@@ -14,6 +14,8 @@
 #include "base/utf8.h"
 #include "router/edge/params.h"
 
+#include <jansson.h>
+
 struct bad {
     rtr_kind kind;
     const char *body, *param;
@@ -78,6 +80,16 @@ static const struct bad table[] = {
     {CHAT("\"top_logprobs\":3"), "top_logprobs", KVS_REQ_UNSUPPORTED},
     {CHAT("\"logit_bias\":{\"5\":3}"), "logit_bias", KVS_REQ_UNSUPPORTED},
     {CHAT("\"tools\":[{}]"), "tools", KVS_REQ_UNSUPPORTED},
+    {CHAT("\"tools\":[{\"function\":{\"name\":\"f\"}}],\"tool_choice\":\"auto\""), "tools", KVS_REQ_UNSUPPORTED},
+    {CHAT("\"tools\":[{}],\"tool_choice\":\"none\""), "tools", KVS_REQ_INVALID},
+    {CHAT("\"tools\":7,\"tool_choice\":\"none\""), "tools", KVS_REQ_INVALID},
+    {CHAT("\"chat_template_kwargs\":[]"), "chat_template_kwargs", KVS_REQ_INVALID},
+    {RTR_CHAT, "{" M "\"messages\":[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[]}]}", "messages[0].content", KVS_REQ_INVALID},
+    {RTR_CHAT, "{" M "\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":{}}]}", "messages[0].tool_calls",
+     KVS_REQ_INVALID},
+    {RTR_CHAT, "{" M "\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"1\"}]}]}", "messages[0].tool_calls", KVS_REQ_INVALID},
+    {RTR_CHAT, "{" M "\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"[1\"}}]}]}",
+     "messages[0].tool_calls", KVS_REQ_INVALID},
     {CHAT("\"response_format\":{\"type\":\"json_object\"}"), "response_format", KVS_REQ_UNSUPPORTED},
     {CHAT("\"presence_penalty\":0.5"), "presence_penalty", KVS_REQ_UNSUPPORTED},
     {COMP("\"logprobs\":0"), "logprobs", KVS_REQ_UNSUPPORTED},
@@ -165,10 +177,25 @@ static void test_good_bodies_are_understood(void **state)
     assert_string_equal(p.cache_salt, "s");
     assert_int_equal(p.stop.count, 2);
     assert_int_equal(p.stop.len[1], 2);
-    assert_int_equal(p.message_count, 2);
-    assert_memory_equal(p.messages[0].role.data, "system", 6);
-    assert_int_equal(p.messages[1].content.len, 2);
-    assert_memory_equal(p.messages[1].content.data, "ab", 2);
+    assert_int_equal(json_array_size(p.messages), 2);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(p.messages, 0), "role")), "system");
+    assert_string_equal(json_string_value(json_object_get(json_array_get(p.messages, 1), "content")), "ab");
+    assert_true(p.tools == NULL && p.extra == NULL);
+    rtr_params_fini(&p);
+    parse(RTR_CHAT,
+          "{\"model\":\"m\",\"tool_choice\":\"none\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}],"
+          "\"chat_template_kwargs\":{\"enable_thinking\":false},\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"name\":\"bob\"},"
+          "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":\"f\","
+          "\"arguments\":\"{\\\"a\\\": [1]}\"}},{\"function\":{\"name\":\"g\",\"arguments\":\"\"}}]},{\"role\":\"tool\",\"content\":\"7\","
+          "\"tool_call_id\":\"1\"}]}",
+          &p);
+    char *shape = json_dumps(p.messages, JSON_COMPACT);
+    assert_string_equal(shape, "[{\"role\":\"user\",\"content\":\"x\",\"name\":\"bob\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":"
+                               "[{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{\"a\":[1]}}},"
+                               "{\"function\":{\"name\":\"g\",\"arguments\":{}}}]},{\"role\":\"tool\",\"content\":\"7\",\"tool_call_id\":\"1\"}]");
+    free(shape);
+    assert_int_equal(json_array_size(p.tools), 1);
+    assert_true(json_is_false(json_object_get(p.extra, "enable_thinking")));
     rtr_params_fini(&p);
     parse(RTR_COMPLETION, "{\"model\":\"m\",\"prompt\":[[5,6,7]],\"stop\":null,\"max_tokens\":null}", &p);
     assert_int_equal(p.ids.count, 3);
