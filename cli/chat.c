@@ -26,14 +26,18 @@ struct chat_config {
 #define AT(field) offsetof(struct chat_config, field)
 static const struct kvs_config_row rows[] = {
     {"chat.url", "url", KVS_CFG_STRING, "127.0.0.1:8080", 0, 256, NULL, "the router's HOST:PORT", AT(url)},
-    {"chat.model", "model", KVS_CFG_STRING, "", 0, 128, NULL, "model name; default the first one that the router serves", AT(model)},
+    {"chat.model", "model", KVS_CFG_STRING, "", 0, 128, NULL,
+     "model name; default the first one that the router serves", AT(model)},
     {"chat.message", "message", KVS_CFG_STRING, "", 0, 1u << 16, NULL, "ask this one question and leave", AT(message)},
     {"chat.system", "system", KVS_CFG_STRING, "", 0, 1u << 16, NULL, "system message", AT(system)},
     {"chat.max_tokens", "max-tokens", KVS_CFG_U32, "512", 1, 16777216, NULL, "longest answer", AT(max_tokens)},
     {"chat.temperature", "temperature", KVS_CFG_F32, "0.7", 0, 2, NULL, "0: greedy", AT(temperature)},
-    {"chat.top_p", "top-p", KVS_CFG_F32, "1", 0, 1, NULL, "keep the best tokens that make up this probability", AT(top_p)},
-    {"chat.seed", "seed", KVS_CFG_U64, "0", 0, 9007199254740992.0, NULL, "seed of the sampler; 0: the router draws one", AT(seed)},
-    {"chat.placement", "placement", KVS_CFG_ENUM, "auto", 0, 0, "auto|local|remote", "where the prompt is prefilled", AT(placement_index)},
+    {"chat.top_p", "top-p", KVS_CFG_F32, "1", 0, 1, NULL, "keep the best tokens that make up this probability",
+     AT(top_p)},
+    {"chat.seed", "seed", KVS_CFG_U64, "0", 0, 9007199254740992.0, NULL, "seed of the sampler; 0: the router draws one",
+     AT(seed)},
+    {"chat.placement", "placement", KVS_CFG_ENUM, "auto", 0, 0, "auto|local|remote", "where the prompt is prefilled",
+     AT(placement_index)},
     {"chat.stats", "stats", KVS_CFG_BOOL, "false", 0, 0, NULL, "say how long it took and where it ran", AT(stats)},
 };
 static const struct cli_alias aliases[] = {{"-m", "--message"}, {NULL, NULL}};
@@ -98,9 +102,9 @@ static bool on_bytes(void *user, const char *bytes, size_t n)
 static char *request_text(const struct chat_config *c, const json_t *messages)
 {
     static const char *const placements[] = {"auto", "local", "remote"};
-    json_t *r = json_pack("{s:s, s:O, s:b, s:{s:b}, s:i, s:f, s:f}", "model", c->model, "messages", messages, "stream", 1, "stream_options",
-                          "include_usage", 1, "max_tokens", (int)c->max_tokens, "temperature", (double)c->temperature, "top_p",
-                          (double)c->top_p);
+    json_t *r = json_pack("{s:s, s:O, s:b, s:{s:b}, s:i, s:f, s:f}", "model", c->model, "messages", messages, "stream",
+                          1, "stream_options", "include_usage", 1, "max_tokens", (int)c->max_tokens, "temperature",
+                          (double)c->temperature, "top_p", (double)c->top_p);
     if (r && c->seed)
         (void)json_object_set_new(r, "seed", json_integer((json_int_t)c->seed));
     if (r && c->placement_index)
@@ -110,8 +114,8 @@ static char *request_text(const struct chat_config *c, const json_t *messages)
     return text;
 }
 
-static kvs_status ask(const struct chat_config *c, const char *base, const json_t *messages, struct answer *a, char placement[256],
-                      struct kvs_error *err)
+static kvs_status ask(const struct chat_config *c, const char *base, const json_t *messages, struct answer *a,
+                      char placement[256], struct kvs_error *err)
 {
     char url[320];
     (void)kvs_format(url, sizeof url, "%s/v1/chat/completions", base);
@@ -120,7 +124,8 @@ static kvs_status ask(const struct chat_config *c, const char *base, const json_
         return kvs_fail(err, KVS_SELF_CONFIG, "the message is not valid UTF-8");
     struct kvs_buf refused;
     kvs_buf_init(&refused, 1u << 16);
-    struct cli_http h = {.url = url, .body = body, .timeout_ms = TIMEOUT_MS, .out = &refused, .on_bytes = on_bytes, .user = a};
+    struct cli_http h = {
+        .url = url, .body = body, .timeout_ms = TIMEOUT_MS, .out = &refused, .on_bytes = on_bytes, .user = a};
     a->sent_us = kvs_now_us();
     kvs_status s = cli_http(&h, err);
     (void)kvs_format(placement, 256, "%s", h.placement);
@@ -164,20 +169,24 @@ static kvs_status choose_model(struct chat_config *c, const char *base, struct k
     return s;
 }
 
-static void print_stats(const char *base, const struct answer *a, const char *placement, const struct cli_transfer *before)
+static void print_stats(const char *base, const struct answer *a, const char *placement,
+                        const struct cli_transfer *before)
 {
     struct cli_transfer after = {0};
     kvs_sleep_us(700000); /* the router's page is at most 0.5 s old */
     bool known = cli_transfer_read(base, &after);
-    printf("\nTTFT           %.1f ms (prompt of %llu tokens)\n", (double)(a->first_us - a->sent_us) / 1e3, (unsigned long long)a->prompt_tokens);
+    printf("\nTTFT           %.1f ms (prompt of %llu tokens)\n", (double)(a->first_us - a->sent_us) / 1e3,
+           (unsigned long long)a->prompt_tokens);
     if (a->tokens > 1 && a->last_us > a->first_us)
-        printf("decode         %.1f tokens/s (%llu tokens)\n", (double)(a->tokens - 1) / ((double)(a->last_us - a->first_us) / 1e6),
-               (unsigned long long)a->tokens);
+        printf("decode         %.1f tokens/s (%llu tokens)\n",
+               (double)(a->tokens - 1) / ((double)(a->last_us - a->first_us) / 1e6), (unsigned long long)a->tokens);
     printf("placement      %s\n", placement[0] ? placement : "the router did not say");
     double bytes = after.bytes - before->bytes, seconds = after.seconds - before->seconds;
     if (known && bytes > 0)
-        printf("KV moved       %.0f bytes in %.0f pages by %s; first to last %.1f ms, %.2f GB/s, while prefill went on\n", bytes, after.pages - before->pages, after.transport,
-               seconds * 1e3, seconds > 0 ? bytes / seconds / 1e9 : 0.0);
+        printf(
+            "KV moved       %.0f bytes in %.0f pages by %s; first to last %.1f ms, %.2f GB/s, while prefill went on\n",
+            bytes, after.pages - before->pages, after.transport, seconds * 1e3,
+            seconds > 0 ? bytes / seconds / 1e9 : 0.0);
     else
         printf("KV moved       none\n");
 }
@@ -233,7 +242,8 @@ static int conversation(const struct chat_config *c, const char *base, json_t *m
             (void)kvs_fail(&err, KVS_SELF_CONFIG, "the message is not valid UTF-8");
         putchar('\n');
         if (s == KVS_OK)
-            (void)json_array_append_new(messages, json_pack("{s:s, s:s}", "role", "assistant", "content", kvs_buf_text(&a.text)));
+            (void)json_array_append_new(messages,
+                                        json_pack("{s:s, s:s}", "role", "assistant", "content", kvs_buf_text(&a.text)));
         else if (json_array_size(messages) > 0)
             (void)json_array_remove(messages, json_array_size(messages) - 1); /* a turn without an answer is no turn */
         code = s == KVS_OK ? 0 : cli_failed(&err);
@@ -247,7 +257,8 @@ static int conversation(const struct chat_config *c, const char *base, json_t *m
 int cli_chat(int argc, char **argv)
 {
     static struct chat_config c;
-    static const struct cli_usage usage = {.text = "usage: kvasir chat [--url HOST:PORT] [--message TEXT] [FLAGS]", .aliases = aliases};
+    static const struct cli_usage usage = {.text = "usage: kvasir chat [--url HOST:PORT] [--message TEXT] [FLAGS]",
+                                           .aliases = aliases};
     int rest, code = cli_flags(rows, sizeof rows / sizeof rows[0], &c, argc, argv, &usage, &rest);
     if (code != CLI_GO_ON)
         return code;

@@ -7,7 +7,8 @@
 #include <jansson.h>
 
 /* The parsed object, to be json_decref'd. KVS_PEER_* when no router answers there. */
-KVS_MUST_CHECK kvs_status cli_cluster_view(const char *base_url, uint32_t timeout_ms, json_t **out, struct kvs_error *err);
+KVS_MUST_CHECK kvs_status cli_cluster_view(const char *base_url, uint32_t timeout_ms, json_t **out,
+                                           struct kvs_error *err);
 /* Workers that are ready; linked_out: each decode worker has a link to each prefill worker. */
 uint32_t cli_cluster_workers(const json_t *view, bool *linked_out);
 

@@ -73,7 +73,8 @@ static uint64_t check_model(const struct doctor_config *c)
         s = mdl_card_read(g, &card, &err);
     uint64_t size = f.size;
     char text[400];
-    (void)kvs_format(text, sizeof text, "%s, %.1f MB%s", s == KVS_OK ? card.arch : "", (double)size / 1e6, e ? ", hash as it should be" : "");
+    (void)kvs_format(text, sizeof text, "%s, %.1f MB%s", s == KVS_OK ? card.arch : "", (double)size / 1e6,
+                     e ? ", hash as it should be" : "");
     say(s == KVS_OK ? GOOD : BAD, "model", s == KVS_OK ? text : err.text, "");
     mdl_gguf_destroy(g);
     mdl_file_close(&f);
@@ -85,9 +86,10 @@ static void check_memory(uint64_t model_bytes)
     /* Two workers hold the weights (repacked, about the file's size) and some KV memory each. */
     uint64_t free_bytes = kvs_memory_available(), need = 2 * model_bytes + 2 * 256 * MIB;
     char text[160];
-    (void)kvs_format(text, sizeof text, "%llu MB available, two workers want about %llu MB", (unsigned long long)(free_bytes / MIB),
-                     (unsigned long long)(need / MIB));
-    say(free_bytes < need ? WARNING : GOOD, "memory", text, free_bytes < need ? "free some, or use a smaller model and --kv-memory" : "");
+    (void)kvs_format(text, sizeof text, "%llu MB available, two workers want about %llu MB",
+                     (unsigned long long)(free_bytes / MIB), (unsigned long long)(need / MIB));
+    say(free_bytes < need ? WARNING : GOOD, "memory", text,
+        free_bytes < need ? "free some, or use a smaller model and --kv-memory" : "");
 }
 
 static void check_cpu(void)
@@ -117,7 +119,8 @@ static void check_shm(void)
     }
     uint64_t free_mb = (uint64_t)v.f_bavail * v.f_frsize / MIB;
     (void)kvs_format(text, sizeof text, "/dev/shm has %llu MB free", (unsigned long long)free_mb);
-    say(free_mb < 64 ? WARNING : GOOD, "shared memory", text, free_mb < 64 ? "give the container more (docker: --shm-size=256m)" : "");
+    say(free_mb < 64 ? WARNING : GOOD, "shared memory", text,
+        free_mb < 64 ? "give the container more (docker: --shm-size=256m)" : "");
 }
 
 static int yama_scope(void)
@@ -173,15 +176,17 @@ static void check_near(void)
     int why = 0;
     char text[200];
     bool ok = sibling_read_works(&why);
-    (void)kvs_format(text, sizeof text, ok ? "processes of uid %u may read each other's memory (shm lane, cma)%s%s" :
-                                             "processes of uid %u may not read each other's memory: %s%s",
+    (void)kvs_format(text, sizeof text,
+                     ok ? "processes of uid %u may read each other's memory (shm lane, cma)%s%s"
+                        : "processes of uid %u may not read each other's memory: %s%s",
                      (unsigned)getuid(), ok ? "" : strerror(why), "");
     if (ok)
         say(GOOD, "near transfers", text, "");
     else if (yama_scope() > 0)
         say(WARNING, "near transfers", text, "set kernel.yama.ptrace_scope=0, or KV goes by TCP");
     else
-        say(WARNING, "near transfers", text, "allow process_vm_readv (docker: --cap-add SYS_PTRACE), or KV goes by TCP");
+        say(WARNING, "near transfers", text,
+            "allow process_vm_readv (docker: --cap-add SYS_PTRACE), or KV goes by TCP");
 }
 
 static void check_ucx(void)
@@ -193,7 +198,8 @@ static void check_ucx(void)
     int code = 0;
     kvs_status s = cli_run(argv, 20000, &out, &code, &err);
     if (s != KVS_OK || code != 0) {
-        say(WARNING, "ucx", code == 127 ? "ucx_info is not installed" : "ucx_info failed", "install ucx-utils to see the transports");
+        say(WARNING, "ucx", code == 127 ? "ucx_info is not installed" : "ucx_info failed",
+            "install ucx-utils to see the transports");
         kvs_buf_fini(&out);
         return;
     }
@@ -210,7 +216,10 @@ static void check_ucx(void)
         tcp = tcp || !strcmp(names[i], "tcp");
         cma = cma || !strcmp(names[i], "cma");
     }
-    say(tcp ? GOOD : BAD, "ucx", text, !tcp ? "this UCX has no tcp transport: install Debian's libucx0" : cma ? "" : "without cma KV goes by TCP");
+    say(tcp ? GOOD : BAD, "ucx", text,
+        !tcp  ? "this UCX has no tcp transport: install Debian's libucx0"
+        : cma ? ""
+              : "without cma KV goes by TCP");
     kvs_buf_fini(&out);
 }
 

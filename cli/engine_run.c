@@ -45,7 +45,8 @@ static kvs_status map_kv(struct cli_engine *e, uint32_t blocks, struct kvs_error
         size_t bytes = (size_t)e->layout.group[g].page_bytes * blocks;
         void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (p == MAP_FAILED)
-            return kvs_fail(err, KVS_SELF_NOMEM, "no memory for %zu bytes of KV cache (%s); lower --context", bytes, strerror(errno));
+            return kvs_fail(err, KVS_SELF_NOMEM, "no memory for %zu bytes of KV cache (%s); lower --context", bytes,
+                            strerror(errno));
         e->kv.base[g] = p;
         e->kv.pages[g] = blocks;
         e->kv_bytes[g] = bytes;
@@ -96,19 +97,22 @@ static kvs_status grow_table(struct cli_engine *e, uint32_t tokens)
     return KVS_OK;
 }
 
-kvs_status cli_engine_step(struct cli_engine *e, const int32_t *ids, uint32_t count, uint32_t logits_from, struct kvs_error *err)
+kvs_status cli_engine_step(struct cli_engine *e, const int32_t *ids, uint32_t count, uint32_t logits_from,
+                           struct kvs_error *err)
 {
     KVS_ASSERT(count > 0 && count <= e->chunk_tokens && count - logits_from <= e->logits_rows);
     kvs_status s = grow_table(e, e->length + count);
     if (s != KVS_OK)
         return kvs_fail(err, s, "out of KV pages");
-    struct eng_part part = {.ids = ids, .count = count, .pos = e->length, .table = &e->table, .logits_from = logits_from};
+    struct eng_part part = {
+        .ids = ids, .count = count, .pos = e->length, .table = &e->table, .logits_from = logits_from};
     s = eng_forward(e->ctx, &part, 1, e->logits, NULL, NULL);
     if (s == KVS_OK)
         s = part.status;
     if (s == KVS_SELF_NUMERIC)
-        return kvs_fail(err, s, "the model computed NaN or infinity after %u tokens; the file is damaged or needs another engine",
-                        e->length);
+        return kvs_fail(
+            err, s, "the model computed NaN or infinity after %u tokens; the file is damaged or needs another engine",
+            e->length);
     if (s != KVS_OK)
         return kvs_fail(err, s, "the engine could not compute the step (%s)", kvs_status_name(s));
     e->length += count;

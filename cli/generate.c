@@ -29,25 +29,28 @@ struct generate_config {
 
 static const struct kvs_config_row rows[] = {
     CLI_ENGINE_ROWS(struct generate_config, engine),
-    {"generate.prompt", "prompt", KVS_CFG_STRING, "", 0, PROMPT_MAX, NULL, "text to continue", offsetof(struct generate_config, prompt)},
-    {"generate.ids", "ids", KVS_CFG_STRING, "", 0, CLI_IDS_TEXT_MAX, NULL, "token ids to continue, as they stand: 1,2,3",
-     offsetof(struct generate_config, ids)},
-    {"generate.chat", "chat", KVS_CFG_BOOL, "false", 0, 0, NULL, "the prompt is a user's message; use the model's chat template",
-     offsetof(struct generate_config, chat)},
-    {"generate.tokens", "tokens", KVS_CFG_U32, "0", 0, 16777216, NULL, "tokens to generate (-n); 0: 128, or fewer when the context is full",
-     offsetof(struct generate_config, tokens)},
+    {"generate.prompt", "prompt", KVS_CFG_STRING, "", 0, PROMPT_MAX, NULL, "text to continue",
+     offsetof(struct generate_config, prompt)},
+    {"generate.ids", "ids", KVS_CFG_STRING, "", 0, CLI_IDS_TEXT_MAX, NULL,
+     "token ids to continue, as they stand: 1,2,3", offsetof(struct generate_config, ids)},
+    {"generate.chat", "chat", KVS_CFG_BOOL, "false", 0, 0, NULL,
+     "the prompt is a user's message; use the model's chat template", offsetof(struct generate_config, chat)},
+    {"generate.tokens", "tokens", KVS_CFG_U32, "0", 0, 16777216, NULL,
+     "tokens to generate (-n); 0: 128, or fewer when the context is full", offsetof(struct generate_config, tokens)},
     {"generate.seed", "seed", KVS_CFG_U64, "0", 0, 1.8446744073709552e19, NULL, "seed of the sampler",
      offsetof(struct generate_config, seed)},
-    {"generate.temperature", "temperature", KVS_CFG_F32, "0", 0, 100, NULL, "0: greedy", offsetof(struct generate_config, temperature)},
+    {"generate.temperature", "temperature", KVS_CFG_F32, "0", 0, 100, NULL, "0: greedy",
+     offsetof(struct generate_config, temperature)},
     {"generate.top_k", "top-k", KVS_CFG_U32, "0", 0, 4294967295.0, NULL, "keep the k best tokens; 0: all",
      offsetof(struct generate_config, top_k)},
-    {"generate.top_p", "top-p", KVS_CFG_F32, "1", 0, 1, NULL, "keep the best tokens that make up this probability; 1: all",
-     offsetof(struct generate_config, top_p)},
-    {"generate.min_p", "min-p", KVS_CFG_F32, "0", 0, 1, NULL, "drop tokens below this share of the best one's probability; 0: none",
-     offsetof(struct generate_config, min_p)},
+    {"generate.top_p", "top-p", KVS_CFG_F32, "1", 0, 1, NULL,
+     "keep the best tokens that make up this probability; 1: all", offsetof(struct generate_config, top_p)},
+    {"generate.min_p", "min-p", KVS_CFG_F32, "0", 0, 1, NULL,
+     "drop tokens below this share of the best one's probability; 0: none", offsetof(struct generate_config, min_p)},
     {"generate.ignore_eos", "ignore-eos", KVS_CFG_BOOL, "false", 0, 0, NULL, "go on after an end-of-sequence token",
      offsetof(struct generate_config, ignore_eos)},
-    {"generate.json", "json", KVS_CFG_BOOL, "false", 0, 0, NULL, "one JSON object a token", offsetof(struct generate_config, json)},
+    {"generate.json", "json", KVS_CFG_BOOL, "false", 0, 0, NULL, "one JSON object a token",
+     offsetof(struct generate_config, json)},
 };
 static const struct cli_alias aliases[] = {{"-n", "--tokens"}, {"-m", "--model"}, {"-p", "--prompt"}, {NULL, NULL}};
 
@@ -59,7 +62,8 @@ struct run {
     void *scratch;
 };
 
-static kvs_status chat_text(const struct generate_config *c, const struct cli_engine *e, struct kvs_buf *out, struct kvs_error *err)
+static kvs_status chat_text(const struct generate_config *c, const struct cli_engine *e, struct kvs_buf *out,
+                            struct kvs_error *err)
 {
     struct mdl_template *t = NULL;
     struct mdl_message m = {.role = {"user", 4}, .content = {c->prompt, strlen(c->prompt)}};
@@ -90,7 +94,8 @@ static kvs_status read_prompt(const struct generate_config *c, struct run *r, st
         s = mdl_encode(r->engine.tokenizer, text, len, flags, r->engine.context, &r->ids, err);
     kvs_buf_fini(&rendered);
     if (s == KVS_OK && r->ids.count == 0)
-        return kvs_fail(err, KVS_SELF_CONFIG, "the prompt is empty and this model has no start token; give --prompt or --ids");
+        return kvs_fail(err, KVS_SELF_CONFIG,
+                        "the prompt is empty and this model has no start token; give --prompt or --ids");
     return s;
 }
 
@@ -162,7 +167,8 @@ static kvs_status prefill(struct run *r, struct kvs_error *err)
 static kvs_status generate(struct run *r, const struct generate_config *c, struct kvs_error *err)
 {
     struct cli_engine *e = &r->engine;
-    struct eng_sampling p = {.temperature = c->temperature, .top_k = c->top_k, .top_p = c->top_p, .min_p = c->min_p, .seed = c->seed};
+    struct eng_sampling p = {
+        .temperature = c->temperature, .top_k = c->top_k, .top_p = c->top_p, .min_p = c->min_p, .seed = c->seed};
     uint32_t prompt = (uint32_t)r->ids.count;
     uint64_t t0 = kvs_now_us();
     kvs_status s = prefill(r, err);
@@ -185,16 +191,17 @@ static kvs_status generate(struct run *r, const struct generate_config *c, struc
     }
     uint64_t t2 = kvs_now_us();
     if (s == KVS_OK && !c->json)
-        fprintf(stderr, "\nkvasir: %s: prompt %u tokens at %.1f tok/s, answer %u tokens at %.1f tok/s\n", eng_model_isa(e->model), prompt,
-                prompt / ((double)(t1 - t0 + 1) / 1e6), n, n > 1 ? (n - 1) / ((double)(t2 - t1 + 1) / 1e6) : 0.0);
+        fprintf(stderr, "\nkvasir: %s: prompt %u tokens at %.1f tok/s, answer %u tokens at %.1f tok/s\n",
+                eng_model_isa(e->model), prompt, prompt / ((double)(t1 - t0 + 1) / 1e6), n,
+                n > 1 ? (n - 1) / ((double)(t2 - t1 + 1) / 1e6) : 0.0);
     return s;
 }
 
 int cli_generate(int argc, char **argv)
 {
     static struct generate_config c; /* large: long prompts */
-    static const struct cli_usage usage = {.text = "usage: kvasir generate --model FILE (--prompt TEXT | --ids 1,2,3) [-n N] [FLAGS]",
-                                           .aliases = aliases};
+    static const struct cli_usage usage = {
+        .text = "usage: kvasir generate --model FILE (--prompt TEXT | --ids 1,2,3) [-n N] [FLAGS]", .aliases = aliases};
     int rest, code = cli_flags(rows, sizeof rows / sizeof rows[0], &c, argc, argv, &usage, &rest);
     if (code != CLI_GO_ON)
         return code;

@@ -6,16 +6,18 @@
 #include "cli/cli.h"
 
 struct cli_http {
-    const char *url;         /* whole */
-    const char *body;        /* JSON of a POST; NULL: GET */
-    uint32_t timeout_ms;     /* for the whole exchange */
-    uint32_t connect_ms;     /* 0: 2 s */
-    struct kvs_buf *out;     /* the answer's body, up to its bound; with on_bytes only that of an error answer (status not 200) */
-    bool (*on_bytes)(void *user, const char *bytes, size_t n); /* NULL, or called with pieces of a 200 answer; false stops */
+    const char *url;     /* whole */
+    const char *body;    /* JSON of a POST; NULL: GET */
+    uint32_t timeout_ms; /* for the whole exchange */
+    uint32_t connect_ms; /* 0: 2 s */
+    struct kvs_buf
+        *out; /* the answer's body, up to its bound; with on_bytes only that of an error answer (status not 200) */
+    bool (*on_bytes)(void *user, const char *bytes,
+                     size_t n); /* NULL, or called with pieces of a 200 answer; false stops */
     void *user;
-    char placement[256];     /* out: header x-kvasir-placement, "" when absent */
-    long status;             /* out */
-    const void *handle;      /* internal */
+    char placement[256]; /* out: header x-kvasir-placement, "" when absent */
+    long status;         /* out */
+    const void *handle;  /* internal */
 };
 /* KVS_PEER_REFUSED when nobody answers there, KVS_PEER_TIMEOUT, KVS_PEER_LOST when the answer breaks off, KVS_REQ_CANCELLED when on_bytes
  * stopped it. Any HTTP status is KVS_OK: look at h->status. */

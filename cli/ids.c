@@ -15,13 +15,14 @@ kvs_status cli_ids_parse(const char *text, uint32_t vocab, struct mdl_ids *out, 
     for (;;) {
         c = skip_blanks(c);
         if (*c < '0' || *c > '9')
-            return kvs_fail(err, KVS_SELF_CONFIG, "--ids: a number is missing at byte %zu; write them as 1,2,3", (size_t)(c - text));
+            return kvs_fail(err, KVS_SELF_CONFIG, "--ids: a number is missing at byte %zu; write them as 1,2,3",
+                            (size_t)(c - text));
         uint64_t id = 0;
         for (; *c >= '0' && *c <= '9' && id < UINT32_MAX; c++)
             id = id * 10 + (uint64_t)(*c - '0');
         if (id >= vocab)
-            return kvs_fail(err, KVS_SELF_CONFIG, "--ids: token %llu does not exist; this model has %u (0 to %u)", (unsigned long long)id,
-                            vocab, vocab - 1);
+            return kvs_fail(err, KVS_SELF_CONFIG, "--ids: token %llu does not exist; this model has %u (0 to %u)",
+                            (unsigned long long)id, vocab, vocab - 1);
         kvs_status s = mdl_ids_push(out, (int32_t)id);
         if (s != KVS_OK)
             return kvs_fail(err, s, "--ids: out of memory");

@@ -10,7 +10,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-kvs_status cli_listen_split(const char *text, char *host_out, size_t host_cap, uint16_t *port_out, struct kvs_error *err)
+kvs_status cli_listen_split(const char *text, char *host_out, size_t host_cap, uint16_t *port_out,
+                            struct kvs_error *err)
 {
     const char *colon = strrchr(text, ':');
     const char *host = text, *end = colon;
@@ -21,8 +22,10 @@ kvs_status cli_listen_split(const char *text, char *host_out, size_t host_cap, u
         end = colon - 1;
     }
     bool brackets = host != text;
-    if (end <= host || (brackets && *end != ']') || (!brackets && memchr(host, ':', (size_t)(end - host))) || (size_t)(end - host) >= host_cap)
-        return kvs_fail(err, KVS_SELF_CONFIG, "--listen '%.80s' is not HOST:PORT; write 127.0.0.1:8080 or [::1]:8080", text);
+    if (end <= host || (brackets && *end != ']') || (!brackets && memchr(host, ':', (size_t)(end - host))) ||
+        (size_t)(end - host) >= host_cap)
+        return kvs_fail(err, KVS_SELF_CONFIG, "--listen '%.80s' is not HOST:PORT; write 127.0.0.1:8080 or [::1]:8080",
+                        text);
     uint32_t port = 0;
     const char *c = colon + 1;
     if (!*c)
@@ -53,9 +56,11 @@ static kvs_status bind_once(const struct addrinfo *a, const char *text, uint16_t
     int why = errno;
     close(fd);
     if (!ok && why == EADDRINUSE)
-        return kvs_fail(err, KVS_SELF_CONFIG, "--listen %.80s is in use by another process; end that one or choose another port", text);
+        return kvs_fail(err, KVS_SELF_CONFIG,
+                        "--listen %.80s is in use by another process; end that one or choose another port", text);
     if (!ok)
-        return kvs_fail(err, KVS_SELF_CONFIG, "cannot listen at %.80s: %s; choose another address or port", text, strerror(why));
+        return kvs_fail(err, KVS_SELF_CONFIG, "cannot listen at %.80s: %s; choose another address or port", text,
+                        strerror(why));
     *port_out = ntohs(a->ai_family == AF_INET6 ? at.v6.sin6_port : at.v4.sin_port);
     return KVS_OK;
 }
@@ -71,7 +76,8 @@ kvs_status cli_listen_check(const char *text, char *listen_out, size_t cap, stru
     struct addrinfo hints = {.ai_flags = AI_PASSIVE | AI_NUMERICSERV, .ai_socktype = SOCK_STREAM}, *list = NULL;
     int bad = getaddrinfo(host, service, &hints, &list);
     if (bad)
-        return kvs_fail(err, KVS_SELF_CONFIG, "--listen %.80s: %s; use an address of this machine", text, gai_strerror(bad));
+        return kvs_fail(err, KVS_SELF_CONFIG, "--listen %.80s: %s; use an address of this machine", text,
+                        gai_strerror(bad));
     s = bind_once(list, text, &port, err);
     freeaddrinfo(list);
     if (s == KVS_OK)

@@ -6,7 +6,8 @@
 #include "cli/cli.h"
 
 /* Splits text ("127.0.0.1:8080", "[::1]:8080", "localhost:0"). KVS_SELF_CONFIG with the remedy. */
-KVS_MUST_CHECK kvs_status cli_listen_split(const char *text, char *host_out, size_t host_cap, uint16_t *port_out, struct kvs_error *err);
+KVS_MUST_CHECK kvs_status cli_listen_split(const char *text, char *host_out, size_t host_cap, uint16_t *port_out,
+                                           struct kvs_error *err);
 /* Binds there for a moment. listen_out: the same address with the port that was free. KVS_SELF_CONFIG when it is in use or not ours. */
 KVS_MUST_CHECK kvs_status cli_listen_check(const char *text, char *listen_out, size_t cap, struct kvs_error *err);
 

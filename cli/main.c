@@ -18,7 +18,8 @@ static const struct cli_command commands[] = {
 
 static void print_usage(FILE *out)
 {
-    fputs("kvasir - large language models from a cluster that separates prefill from decode\n\nusage: kvasir COMMAND [FLAGS]\n\n",
+    fputs("kvasir - large language models from a cluster that separates prefill from decode\n\nusage: kvasir COMMAND "
+          "[FLAGS]\n\n",
           out);
     for (size_t i = 0; i < COMMAND_COUNT; i++)
         fprintf(out, "  %-10s %s\n", commands[i].name, commands[i].summary);

@@ -12,7 +12,8 @@ struct info_config {
     bool all;
 };
 static const struct kvs_config_row info_rows[] = {
-    {"info.all", "all", KVS_CFG_BOOL, "false", 0, 0, NULL, "also list every metadata key and tensor", offsetof(struct info_config, all)},
+    {"info.all", "all", KVS_CFG_BOOL, "false", 0, 0, NULL, "also list every metadata key and tensor",
+     offsetof(struct info_config, all)},
 };
 
 static int pull(const char *name)
@@ -72,7 +73,8 @@ static void print_types(const struct mdl_gguf *g)
     }
     for (unsigned i = 0; i < 64; i++)
         if (count[i])
-            printf("  %-6s %4llu tensors, %.1f MB\n", mdl_type_name((mdl_type)i), (unsigned long long)count[i], (double)bytes[i] / 1e6);
+            printf("  %-6s %4llu tensors, %.1f MB\n", mdl_type_name((mdl_type)i), (unsigned long long)count[i],
+                   (double)bytes[i] / 1e6);
 }
 
 static void print_card(const struct mdl_gguf *g, const struct mdl_card *c, const struct mdl_file *f)
@@ -132,8 +134,8 @@ static void model_usage(FILE *out)
           "       kvasir model info FILE|NAME  what a model file holds\n\nmodels to pull:\n",
           out);
     for (size_t i = 0; cli_model_at(i); i++)
-        fprintf(out, "  %-10s %s, %.0f MB, %s\n", cli_model_at(i)->name, cli_model_at(i)->title, (double)cli_model_at(i)->bytes / 1e6,
-                cli_model_at(i)->licence);
+        fprintf(out, "  %-10s %s, %.0f MB, %s\n", cli_model_at(i)->name, cli_model_at(i)->title,
+                (double)cli_model_at(i)->bytes / 1e6, cli_model_at(i)->licence);
 }
 
 int cli_model(int argc, char **argv)
@@ -152,6 +154,7 @@ int cli_model(int argc, char **argv)
         return 0;
     }
     struct kvs_error err;
-    (void)kvs_fail(&err, KVS_SELF_CONFIG, "use: kvasir model pull NAME, or kvasir model info FILE; kvasir model --help says more");
+    (void)kvs_fail(&err, KVS_SELF_CONFIG,
+                   "use: kvasir model pull NAME, or kvasir model info FILE; kvasir model --help says more");
     return cli_failed(&err);
 }

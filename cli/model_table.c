@@ -81,8 +81,8 @@ kvs_status cli_model_resolve(const char *text, char *path_out, size_t cap, struc
         if (s != KVS_OK)
             return s;
         if (stat(path_out, &st) != 0 || (uint64_t)st.st_size != e->bytes)
-            return kvs_fail(err, KVS_SELF_CONFIG, "model '%s' is not on this machine; run: kvasir model pull %s", e->name,
-                            e->name);
+            return kvs_fail(err, KVS_SELF_CONFIG, "model '%s' is not on this machine; run: kvasir model pull %s",
+                            e->name, e->name);
         return KVS_OK;
     }
     if (!text[0])
@@ -91,7 +91,8 @@ kvs_status cli_model_resolve(const char *text, char *path_out, size_t cap, struc
     if (n < 0 || (size_t)n >= cap)
         return kvs_fail(err, KVS_SELF_CONFIG, "the model's path is longer than %zu bytes", cap - 1);
     if (stat(path_out, &st) != 0)
-        return kvs_fail(err, KVS_SELF_CONFIG, "model '%.120s': %s; give a GGUF file, or the name smollm2", text, strerror(errno));
+        return kvs_fail(err, KVS_SELF_CONFIG, "model '%.120s': %s; give a GGUF file, or the name smollm2", text,
+                        strerror(errno));
     if (!S_ISREG(st.st_mode))
         return kvs_fail(err, KVS_SELF_CONFIG, "model '%.120s' is not a regular file; give a GGUF file", text);
     return KVS_OK;

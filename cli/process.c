@@ -119,7 +119,8 @@ static void drain(int fd, uint64_t deadline_us, struct kvs_buf *out)
     }
 }
 
-kvs_status cli_run(const char *const *argv, uint32_t timeout_ms, struct kvs_buf *out, int *code_out, struct kvs_error *err)
+kvs_status cli_run(const char *const *argv, uint32_t timeout_ms, struct kvs_buf *out, int *code_out,
+                   struct kvs_error *err)
 {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0)

@@ -18,7 +18,8 @@ void cli_progress_line(const char *title, uint64_t done, uint64_t total, char *o
     memset(bar, '.', BAR_CELLS);
     memset(bar, '#', full);
     bar[BAR_CELLS] = '\0';
-    (void)kvs_format(out, cap, "%s [%s] %3.0f %%  %.1f of %.1f MB", title, bar, part * 100, (double)done / 1e6, (double)total / 1e6);
+    (void)kvs_format(out, cap, "%s [%s] %3.0f %%  %.1f of %.1f MB", title, bar, part * 100, (double)done / 1e6,
+                     (double)total / 1e6);
 }
 
 void cli_progress_begin(struct cli_progress *p, const char *title, uint64_t total)

@@ -26,12 +26,14 @@ struct score_config {
 
 static const struct kvs_config_row rows[] = {
     CLI_ENGINE_ROWS(struct score_config, engine),
-    {"score.ids", "ids", KVS_CFG_STRING, "", 0, CLI_IDS_TEXT_MAX, NULL, "token ids to score: 1,2,3", offsetof(struct score_config, ids)},
-    {"score.text", "text", KVS_CFG_STRING, "", 0, CLI_PATH_MAX, NULL, "file with text to score, tokenized without special tokens",
-     offsetof(struct score_config, text)},
+    {"score.ids", "ids", KVS_CFG_STRING, "", 0, CLI_IDS_TEXT_MAX, NULL, "token ids to score: 1,2,3",
+     offsetof(struct score_config, ids)},
+    {"score.text", "text", KVS_CFG_STRING, "", 0, CLI_PATH_MAX, NULL,
+     "file with text to score, tokenized without special tokens", offsetof(struct score_config, text)},
     {"score.top", "top", KVS_CFG_U32, "0", 0, TOP_MAX, NULL, "also list the K best tokens of each position",
      offsetof(struct score_config, top)},
-    {"score.json", "json", KVS_CFG_BOOL, "false", 0, 0, NULL, "one JSON object a position", offsetof(struct score_config, json)},
+    {"score.json", "json", KVS_CFG_BOOL, "false", 0, 0, NULL, "one JSON object a position",
+     offsetof(struct score_config, json)},
 };
 static const struct cli_alias aliases[] = {{"-m", "--model"}, {NULL, NULL}};
 
@@ -56,7 +58,8 @@ static kvs_status read_text(const char *path, struct kvs_buf *out, struct kvs_er
     return s == KVS_OK ? s : kvs_fail(err, s, "--text '%.160s' is larger than %u MB", path, TEXT_MAX >> 20);
 }
 
-static kvs_status read_ids(const struct score_config *c, const struct cli_engine *e, struct mdl_ids *out, struct kvs_error *err)
+static kvs_status read_ids(const struct score_config *c, const struct cli_engine *e, struct mdl_ids *out,
+                           struct kvs_error *err)
 {
     if (c->ids[0])
         return cli_ids_parse(c->ids, e->card.vocab, out, err);
@@ -98,8 +101,8 @@ static uint32_t top_ids(const float *row, uint32_t vocab, uint32_t k, uint32_t *
     return n;
 }
 
-static kvs_status say_position(const struct score_config *c, struct kvs_buf *line, uint32_t pos, uint32_t id, const float *row,
-                               uint32_t vocab, struct total *t)
+static kvs_status say_position(const struct score_config *c, struct kvs_buf *line, uint32_t pos, uint32_t id,
+                               const float *row, uint32_t vocab, struct total *t)
 {
     uint32_t best, top[TOP_MAX];
     double logprob = (double)row[id] - log_sum_exp(row, vocab, &best);
@@ -164,7 +167,8 @@ static kvs_status say_total(const struct score_config *c, struct kvs_buf *line, 
     return s;
 }
 
-static kvs_status score(struct cli_engine *e, const struct score_config *c, const struct mdl_ids *ids, struct kvs_error *err)
+static kvs_status score(struct cli_engine *e, const struct score_config *c, const struct mdl_ids *ids,
+                        struct kvs_error *err)
 {
     struct kvs_buf line;
     kvs_buf_init(&line, 1u << 20);
@@ -175,7 +179,8 @@ static kvs_status score(struct cli_engine *e, const struct score_config *c, cons
         uint32_t count = n - done < e->chunk_tokens ? n - done : e->chunk_tokens;
         s = cli_engine_step(e, ids->ids + done, count, 0, err);
         for (uint32_t i = 0; s == KVS_OK && i < count; i++) {
-            s = say_position(c, &line, done + i, (uint32_t)ids->ids[done + i + 1], e->logits + (size_t)i * e->card.vocab, e->card.vocab, &t);
+            s = say_position(c, &line, done + i, (uint32_t)ids->ids[done + i + 1],
+                             e->logits + (size_t)i * e->card.vocab, e->card.vocab, &t);
             if (s != KVS_OK)
                 (void)kvs_fail(err, s, "out of memory");
         }

@@ -14,8 +14,10 @@ struct status_config {
     bool json;
 };
 static const struct kvs_config_row rows[] = {
-    {"status.url", "url", KVS_CFG_STRING, "127.0.0.1:8080", 0, 256, NULL, "the router's HOST:PORT", offsetof(struct status_config, url)},
-    {"status.json", "json", KVS_CFG_BOOL, "false", 0, 0, NULL, "the whole answer as JSON", offsetof(struct status_config, json)},
+    {"status.url", "url", KVS_CFG_STRING, "127.0.0.1:8080", 0, 256, NULL, "the router's HOST:PORT",
+     offsetof(struct status_config, url)},
+    {"status.json", "json", KVS_CFG_BOOL, "false", 0, 0, NULL, "the whole answer as JSON",
+     offsetof(struct status_config, json)},
 };
 
 kvs_status cli_cluster_view(const char *base_url, uint32_t timeout_ms, json_t **out, struct kvs_error *err)
@@ -56,7 +58,8 @@ static bool has_peer(const json_t *worker, const char *id)
 {
     const json_t *peers = json_object_get(worker, "peers"), *p;
     size_t i;
-    json_array_foreach(peers, i, p) {
+    json_array_foreach(peers, i, p)
+    {
         const char *transport = text_of(p, "transport");
         if (!strcmp(text_of(p, "id"), id) && strcmp(transport, "none") != 0 && strcmp(transport, "-") != 0)
             return true;
@@ -70,11 +73,13 @@ uint32_t cli_cluster_workers(const json_t *view, bool *linked_out)
     size_t i, k;
     uint32_t ready = 0;
     bool linked = true;
-    json_array_foreach(workers, i, a) {
+    json_array_foreach(workers, i, a)
+    {
         ready += !strcmp(text_of(a, "state"), "ready");
         if (strcmp(text_of(a, "role"), "decode") != 0)
             continue;
-        json_array_foreach(workers, k, b) {
+        json_array_foreach(workers, k, b)
+        {
             if (!strcmp(text_of(b, "role"), "prefill") && !has_peer(a, text_of(b, "id")))
                 linked = false;
         }
@@ -89,7 +94,8 @@ static uint64_t pages_of(const json_t *worker, const char *state)
     const json_t *groups = json_object_get(worker, "pages"), *g;
     uint64_t sum = 0;
     size_t i;
-    json_array_foreach(groups, i, g) {
+    json_array_foreach(groups, i, g)
+    {
         sum += (uint64_t)json_integer_value(json_object_get(g, state));
     }
     return sum;
@@ -97,13 +103,15 @@ static uint64_t pages_of(const json_t *worker, const char *state)
 
 static void print_worker(const json_t *w)
 {
-    printf("%-12s %-8s %-9s %-8lld %-16s %8llu %8llu %8llu %8llu  %4lld + %-4lld ", text_of(w, "id"), text_of(w, "role"), text_of(w, "state"),
-           number_of(w, "pid"), text_of(w, "epoch"), (unsigned long long)pages_of(w, "free"), (unsigned long long)pages_of(w, "cached"),
+    printf("%-12s %-8s %-9s %-8lld %-16s %8llu %8llu %8llu %8llu  %4lld + %-4lld ", text_of(w, "id"),
+           text_of(w, "role"), text_of(w, "state"), number_of(w, "pid"), text_of(w, "epoch"),
+           (unsigned long long)pages_of(w, "free"), (unsigned long long)pages_of(w, "cached"),
            (unsigned long long)pages_of(w, "held"), (unsigned long long)pages_of(w, "fenced"), number_of(w, "running"),
            number_of(w, "waiting"));
     const json_t *peers = json_object_get(w, "peers"), *p;
     size_t i;
-    json_array_foreach(peers, i, p) {
+    json_array_foreach(peers, i, p)
+    {
         printf(" %s:%s", text_of(p, "id"), text_of(p, "transport"));
     }
     putchar('\n');
@@ -128,11 +136,12 @@ int cli_status(int argc, char **argv)
         (void)json_dumpf(view, stdout, JSON_INDENT(2));
         putchar('\n');
     } else {
-        printf("%-12s %-8s %-9s %-8s %-16s %8s %8s %8s %8s  %-11s  links\n", "worker", "role", "state", "pid", "epoch", "free", "cached", "held",
-               "fenced", "run + wait");
+        printf("%-12s %-8s %-9s %-8s %-16s %8s %8s %8s %8s  %-11s  links\n", "worker", "role", "state", "pid", "epoch",
+               "free", "cached", "held", "fenced", "run + wait");
         const json_t *workers = json_object_get(view, "workers"), *w;
         size_t i;
-        json_array_foreach(workers, i, w) {
+        json_array_foreach(workers, i, w)
+        {
             print_worker(w);
         }
         if (json_array_size(workers) == 0)

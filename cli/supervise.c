@@ -16,8 +16,8 @@
 
 #define PATH_CAP (CLI_PATH_MAX + 64)
 
-kvs_status cli_supervisor_init(struct cli_supervisor *s, const struct cli_up_plan *plan, const char *run_dir, bool restart,
-                               struct kvs_error *err)
+kvs_status cli_supervisor_init(struct cli_supervisor *s, const struct cli_up_plan *plan, const char *run_dir,
+                               bool restart, struct kvs_error *err)
 {
     *s = (struct cli_supervisor){.plan = plan, .run_dir = run_dir, .restart = restart, .signal_fd = -1};
     static const int signals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
@@ -90,8 +90,8 @@ static void ended(struct cli_supervisor *s, uint32_t i, int status, bool restart
     c->refused = WIFEXITED(status) && WEXITSTATUS(status) != 0;
     if (!restart || (c->refused && !s->ready))
         return;
-    fprintf(stderr, "kvasir: %s ended (%s %d), starting it again\n", s->plan->daemon[i].name, WIFEXITED(status) ? "code" : "signal",
-            WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+    fprintf(stderr, "kvasir: %s ended (%s %d), starting it again\n", s->plan->daemon[i].name,
+            WIFEXITED(status) ? "code" : "signal", WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
     c->restart_at_us = cli_pace_next_us(&c->pace, kvs_now_us());
 }
 

@@ -12,27 +12,28 @@
 #include <sys/types.h>
 
 struct cli_child {
-    pid_t pid;               /* 0: not running */
-    uint64_t restart_at_us;  /* 0: none planned */
+    pid_t pid;              /* 0: not running */
+    uint64_t restart_at_us; /* 0: none planned */
     uint32_t starts;
     struct cli_pace pace;
-    bool refused;            /* it ended by itself with a code that is not 0 */
-    int code;                /* of its last end: exit code, or 128 + signal */
+    bool refused; /* it ended by itself with a code that is not 0 */
+    int code;     /* of its last end: exit code, or 128 + signal */
 };
 struct cli_supervisor {
     const struct cli_up_plan *plan;
     const char *run_dir;
     bool restart;
-    bool ready;              /* the cluster has been up once; before, a daemon that refuses to start is not tried again */
+    bool ready; /* the cluster has been up once; before, a daemon that refuses to start is not tried again */
     int signal_fd;
     struct cli_child child[CLI_UP_DAEMONS_MAX];
 };
 typedef enum cli_wake { CLI_WAKE_TIME, CLI_WAKE_CHILD, CLI_WAKE_STOP } cli_wake;
 
 /* Blocks SIGCHLD, SIGINT, SIGTERM and SIGHUP in this process and reads them from a descriptor. */
-KVS_MUST_CHECK kvs_status cli_supervisor_init(struct cli_supervisor *s, const struct cli_up_plan *plan, const char *run_dir, bool restart,
-                                              struct kvs_error *err);
-KVS_MUST_CHECK kvs_status cli_supervisor_start(struct cli_supervisor *s, struct kvs_error *err); /* all of them, router first */
+KVS_MUST_CHECK kvs_status cli_supervisor_init(struct cli_supervisor *s, const struct cli_up_plan *plan,
+                                              const char *run_dir, bool restart, struct kvs_error *err);
+KVS_MUST_CHECK kvs_status cli_supervisor_start(struct cli_supervisor *s,
+                                               struct kvs_error *err); /* all of them, router first */
 /* Waits for a signal or until_us, restarts what is due, reaps what ended. STOP: SIGINT, SIGTERM or SIGHUP came. */
 cli_wake cli_supervisor_wait(struct cli_supervisor *s, uint64_t until_us);
 /* Ends all: SIGTERM, after grace_us SIGKILL; a further stop signal kills at once. Removes pid files and sockets. */

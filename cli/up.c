@@ -33,7 +33,8 @@ struct up {
     struct cli_up_config config;
     struct cli_up_plan plan;
     struct cli_supervisor supervisor;
-    char model[CLI_PATH_MAX], model_name[128], listen[160], run_dir[CLI_PATH_MAX], socket_dir[CLI_PATH_MAX], url[200], etcd_client[160], etcd_peer[160];
+    char model[CLI_PATH_MAX], model_name[128], listen[160], run_dir[CLI_PATH_MAX], socket_dir[CLI_PATH_MAX], url[200],
+        etcd_client[160], etcd_peer[160];
     char bin[3][CLI_PATH_MAX];
     bool own_run_dir, own_socket_dir;
     int lock_fd;
@@ -52,10 +53,11 @@ static kvs_status check_model(struct up *u, struct kvs_error *err)
     if (s == KVS_OK)
         s = mdl_card_read(g, &card, err);
     if (s == KVS_OK)
-        s = eng_kv_layout(&card, (kvc_type)u->config.kv_type, u->config.block_tokens, u->config.group_layers, &layout, err);
+        s = eng_kv_layout(&card, (kvc_type)u->config.kv_type, u->config.block_tokens, u->config.group_layers, &layout,
+                          err);
     if (s == KVS_OK && u->config.context > card.context_length)
-        fprintf(stderr, "kvasir: warning: --context %u is more than the %u that this model was made for\n", u->config.context,
-                card.context_length);
+        fprintf(stderr, "kvasir: warning: --context %u is more than the %u that this model was made for\n",
+                u->config.context, card.context_length);
     mdl_gguf_destroy(g);
     mdl_file_close(&f);
     return s;
@@ -111,7 +113,9 @@ static kvs_status make_temp_dir(char *out, size_t cap, struct kvs_error *err)
     if (!base || base[0] != '/' || access(base, W_OK) != 0)
         base = "/tmp";
     (void)kvs_format(out, cap, "%s/kvasir-XXXXXX", strlen(base) < CLI_UP_SOCKET_DIR_MAX - 16 ? base : "/tmp");
-    return mkdtemp(out) ? KVS_OK : kvs_fail(err, KVS_SELF_IO, "cannot make a folder in '%.120s': %s; give --run-dir", base, strerror(errno));
+    return mkdtemp(out) ? KVS_OK
+                        : kvs_fail(err, KVS_SELF_IO, "cannot make a folder in '%.120s': %s; give --run-dir", base,
+                                   strerror(errno));
 }
 
 static kvs_status prepare_run_dir(struct up *u, struct kvs_error *err)
@@ -121,7 +125,8 @@ static kvs_status prepare_run_dir(struct up *u, struct kvs_error *err)
         s = cli_make_dirs(u->config.run_dir, err);
         char *real = s == KVS_OK ? realpath(u->config.run_dir, NULL) : NULL;
         if (s == KVS_OK && (!real || strlen(real) >= sizeof u->run_dir))
-            s = kvs_fail(err, KVS_SELF_CONFIG, "--run-dir '%.120s' cannot be resolved or is too long", u->config.run_dir);
+            s = kvs_fail(err, KVS_SELF_CONFIG, "--run-dir '%.120s' cannot be resolved or is too long",
+                         u->config.run_dir);
         if (s == KVS_OK)
             (void)kvs_format(u->run_dir, sizeof u->run_dir, "%s", real);
         free(real);
@@ -137,7 +142,8 @@ static kvs_status prepare_run_dir(struct up *u, struct kvs_error *err)
     if (u->lock_fd < 0)
         return kvs_fail(err, KVS_SELF_CONFIG, "cannot write into --run-dir '%.120s': %s", u->run_dir, strerror(errno));
     if (flock(u->lock_fd, LOCK_EX | LOCK_NB) != 0 || is_live_router(u->run_dir))
-        return kvs_fail(err, KVS_SELF_CONFIG, "--run-dir '%.120s' is in use by a running cluster; end that one or choose another folder",
+        return kvs_fail(err, KVS_SELF_CONFIG,
+                        "--run-dir '%.120s' is in use by a running cluster; end that one or choose another folder",
                         u->run_dir);
     if (strlen(u->run_dir) <= CLI_UP_SOCKET_DIR_MAX) {
         (void)kvs_format(u->socket_dir, sizeof u->socket_dir, "%s", u->run_dir);
@@ -156,7 +162,8 @@ static void share_machine(struct cli_up_config *c)
         c->threads = kvs_cpu_count() / workers > 0 ? kvs_cpu_count() / workers : 1;
     if (!c->kv_memory[0] && workers > 2) { /* a quarter each would be more than there is */
         uint64_t share = kvs_memory_available() / 2 / workers;
-        (void)kvs_format(c->kv_memory, sizeof c->kv_memory, "%llu", (unsigned long long)(share < 2 * GIB ? share : 2 * GIB));
+        (void)kvs_format(c->kv_memory, sizeof c->kv_memory, "%llu",
+                         (unsigned long long)(share < 2 * GIB ? share : 2 * GIB));
     }
 }
 
@@ -166,7 +173,8 @@ static kvs_status prepare_etcd(struct up *u, struct kvs_error *err)
     int code = 0;
     if (cli_run(version, 5000, NULL, &code, NULL) != KVS_OK || code != 0)
         return kvs_fail(err, KVS_SELF_CONFIG,
-                        "--etcd needs the program etcd in PATH: install etcd-server, or give --discovery etcd://HOST:PORT of one that runs");
+                        "--etcd needs the program etcd in PATH: install etcd-server, or give --discovery "
+                        "etcd://HOST:PORT of one that runs");
     char data[CLI_PATH_MAX + 16]; /* an earlier cluster's, whose leases mean nothing now */
     (void)kvs_format(data, sizeof data, "%s/etcd-data", u->run_dir);
     cli_remove_tree(data);
@@ -185,9 +193,11 @@ static kvs_status prepare(struct up *u, struct kvs_error *err)
     kvs_log_level level;
     kvs_status s = KVS_OK;
     if (!kvs_log_level_parse(u->config.log_level, &level))
-        s = kvs_fail(err, KVS_SELF_CONFIG, "--log-level '%s' is not one of error, warn, info, debug, trace", u->config.log_level);
+        s = kvs_fail(err, KVS_SELF_CONFIG, "--log-level '%s' is not one of error, warn, info, debug, trace",
+                     u->config.log_level);
     uint64_t kv_memory;
-    if (s == KVS_OK && u->config.kv_memory[0] && (kvs_parse_size(u->config.kv_memory, &kv_memory) != KVS_OK || kv_memory == 0))
+    if (s == KVS_OK && u->config.kv_memory[0] &&
+        (kvs_parse_size(u->config.kv_memory, &kv_memory) != KVS_OK || kv_memory == 0))
         s = kvs_fail(err, KVS_SELF_CONFIG, "--kv-memory '%s' is not a size; write 512M or 2G", u->config.kv_memory);
     for (size_t i = 0; s == KVS_OK && i < 3; i++)
         s = cli_sibling(programs[i], u->bin[i], sizeof u->bin[i], err);
@@ -204,9 +214,16 @@ static kvs_status prepare(struct up *u, struct kvs_error *err)
     if (s != KVS_OK)
         return s;
     share_machine(&u->config);
-    struct cli_up_paths p = {.bin_router = u->bin[0], .bin_prefill = u->bin[1], .bin_decode = u->bin[2], .model = u->model,
-                             .model_name = u->model_name, .listen = u->listen, .socket_dir = u->socket_dir, .run_dir = u->run_dir,
-                             .etcd_client = u->etcd_client, .etcd_peer = u->etcd_peer};
+    struct cli_up_paths p = {.bin_router = u->bin[0],
+                             .bin_prefill = u->bin[1],
+                             .bin_decode = u->bin[2],
+                             .model = u->model,
+                             .model_name = u->model_name,
+                             .listen = u->listen,
+                             .socket_dir = u->socket_dir,
+                             .run_dir = u->run_dir,
+                             .etcd_client = u->etcd_client,
+                             .etcd_peer = u->etcd_peer};
     (void)kvs_format(u->url, sizeof u->url, "http://%s", u->listen);
     if (!strncmp(u->listen, "0.0.0.0:", 8))
         (void)kvs_format(u->url, sizeof u->url, "http://127.0.0.1:%s", u->listen + 8);
@@ -241,8 +258,8 @@ static kvs_status look_for_dead(const struct up *u, struct kvs_error *err)
             continue;
         char why[200];
         last_error_line(u, i, why, sizeof why);
-        return kvs_fail(err, KVS_SELF_IO, "%s did not start (%s %d): %s", u->plan.daemon[i].name, c->code > 128 ? "signal" : "code",
-                        c->code > 128 ? c->code - 128 : c->code, why);
+        return kvs_fail(err, KVS_SELF_IO, "%s did not start (%s %d): %s", u->plan.daemon[i].name,
+                        c->code > 128 ? "signal" : "code", c->code > 128 ? c->code - 128 : c->code, why);
     }
     return KVS_OK;
 }
@@ -276,11 +293,14 @@ static kvs_status wait_ready(struct up *u, struct kvs_error *err)
         if (joined && !joined_at)
             joined_at = now;
         if (joined && now >= joined_at + LINK_GRACE_US) {
-            fprintf(stderr, "kvasir: warning: not every decode worker has a link to every prefill worker; see the logs in %s\n", u->run_dir);
+            fprintf(stderr,
+                    "kvasir: warning: not every decode worker has a link to every prefill worker; see the logs in %s\n",
+                    u->run_dir);
             return KVS_OK;
         }
         if (now >= deadline)
-            return kvs_fail(err, KVS_PEER_TIMEOUT, "the cluster was not ready within 180 s; see the logs in %s", u->run_dir);
+            return kvs_fail(err, KVS_PEER_TIMEOUT, "the cluster was not ready within 180 s; see the logs in %s",
+                            u->run_dir);
     }
 }
 
@@ -306,8 +326,9 @@ static kvs_status serve(struct up *u, struct kvs_error *err)
 int cli_up(int argc, char **argv)
 {
     static struct up u = {.lock_fd = -1};
-    static const struct cli_usage usage = {.text = "usage: kvasir up [--model FILE|NAME] [FLAGS]\n"
-                                                   "Starts a router, prefill workers and decode workers on this machine; Ctrl-C ends them all."};
+    static const struct cli_usage usage = {
+        .text = "usage: kvasir up [--model FILE|NAME] [FLAGS]\n"
+                "Starts a router, prefill workers and decode workers on this machine; Ctrl-C ends them all."};
     int rest, code = cli_flags(cli_up_rows, cli_up_row_count, &u.config, argc, argv, &usage, &rest);
     if (code != CLI_GO_ON)
         return code;

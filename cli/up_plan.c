@@ -8,40 +8,47 @@
 
 #define AT(field) offsetof(struct cli_up_config, field)
 const struct kvs_config_row cli_up_rows[] = {
-    {"up.model", "model", KVS_CFG_STRING, "smollm2", 0, CLI_PATH_MAX, NULL, "GGUF file, or the name smollm2 (fetched when absent)", AT(model)},
-    {"up.model_name", "model-name", KVS_CFG_STRING, "", 0, 128, NULL, "name that requests use; default the file's stem in lower case",
-     AT(model_name)},
-    {"up.listen", "listen", KVS_CFG_STRING, "127.0.0.1:8080", 0, 128, NULL, "HOST:PORT of the API; port 0: any free one", AT(listen)},
-    {"up.control", "control", KVS_CFG_STRING, "", 0, 256, NULL, "URL of the router's control stream; default a socket in the run directory",
-     AT(control)},
+    {"up.model", "model", KVS_CFG_STRING, "smollm2", 0, CLI_PATH_MAX, NULL,
+     "GGUF file, or the name smollm2 (fetched when absent)", AT(model)},
+    {"up.model_name", "model-name", KVS_CFG_STRING, "", 0, 128, NULL,
+     "name that requests use; default the file's stem in lower case", AT(model_name)},
+    {"up.listen", "listen", KVS_CFG_STRING, "127.0.0.1:8080", 0, 128, NULL,
+     "HOST:PORT of the API; port 0: any free one", AT(listen)},
+    {"up.control", "control", KVS_CFG_STRING, "", 0, 256, NULL,
+     "URL of the router's control stream; default a socket in the run directory", AT(control)},
     {"up.prefill", "prefill", KVS_CFG_U32, "1", 0, CLI_UP_WORKERS_MAX, NULL, "prefill workers", AT(prefill)},
     {"up.decode", "decode", KVS_CFG_U32, "1", 1, CLI_UP_WORKERS_MAX, NULL, "decode workers", AT(decode)},
-    {"up.threads", "threads", KVS_CFG_U32, "0", 0, 1024, NULL, "threads that compute, per worker; 0: the processors shared out",
-     AT(threads)},
-    {"up.run_dir", "run-dir", KVS_CFG_STRING, "", 0, CLI_PATH_MAX, NULL, "folder of pid files, logs and sockets; default a fresh one",
-     AT(run_dir)},
+    {"up.threads", "threads", KVS_CFG_U32, "0", 0, 1024, NULL,
+     "threads that compute, per worker; 0: the processors shared out", AT(threads)},
+    {"up.run_dir", "run-dir", KVS_CFG_STRING, "", 0, CLI_PATH_MAX, NULL,
+     "folder of pid files, logs and sockets; default a fresh one", AT(run_dir)},
     {"up.transport", "transport", KVS_CFG_ENUM, "auto", 0, 0, "auto|shm|tcp", "how KV pages travel", AT(transport)},
     {"up.kv_type", "kv-type", KVS_CFG_ENUM, "f16", 0, 0, "f32|f16", "type of the KV cache", AT(kv_type)},
-    {"up.chunk_tokens", "chunk-tokens", KVS_CFG_U32, "0", 0, 65536, NULL, "prompt tokens in one step; 0: the worker's default",
-     AT(chunk_tokens)},
-    {"up.block_tokens", "block-tokens", KVS_CFG_U32, "0", 0, 512, NULL, "tokens of a KV block, a power of two; 0: the worker's default",
-     AT(block_tokens)},
-    {"up.group_layers", "group-layers", KVS_CFG_U32, "0", 0, 512, NULL, "layers of a KV group; 0: chosen by page size", AT(group_layers)},
-    {"up.context", "context", KVS_CFG_U32, "0", 0, 16777216, NULL, "tokens a sequence may have; 0: the file's context_length", AT(context)},
-    {"up.kv_memory", "kv-memory", KVS_CFG_STRING, "", 0, 32, NULL, "KV memory per worker (512M, 2G); default a quarter of what is free, at most 2G",
-     AT(kv_memory)},
-    {"up.prefix_cache", "prefix-cache", KVS_CFG_BOOL, "true", 0, 0, NULL, "workers keep the KV of prompts and answers for later requests",
-     AT(prefix_cache)},
-    {"up.placement", "placement", KVS_CFG_ENUM, "auto", 0, 0, "auto|local|remote", "where prompts are prefilled", AT(placement)},
-    {"up.local_threshold", "local-threshold", KVS_CFG_U32, "64", 0, 16777216, NULL, "prompts up to so many tokens stay on the decode worker",
-     AT(local_threshold)},
+    {"up.chunk_tokens", "chunk-tokens", KVS_CFG_U32, "0", 0, 65536, NULL,
+     "prompt tokens in one step; 0: the worker's default", AT(chunk_tokens)},
+    {"up.block_tokens", "block-tokens", KVS_CFG_U32, "0", 0, 512, NULL,
+     "tokens of a KV block, a power of two; 0: the worker's default", AT(block_tokens)},
+    {"up.group_layers", "group-layers", KVS_CFG_U32, "0", 0, 512, NULL, "layers of a KV group; 0: chosen by page size",
+     AT(group_layers)},
+    {"up.context", "context", KVS_CFG_U32, "0", 0, 16777216, NULL,
+     "tokens a sequence may have; 0: the file's context_length", AT(context)},
+    {"up.kv_memory", "kv-memory", KVS_CFG_STRING, "", 0, 32, NULL,
+     "KV memory per worker (512M, 2G); default a quarter of what is free, at most 2G", AT(kv_memory)},
+    {"up.prefix_cache", "prefix-cache", KVS_CFG_BOOL, "true", 0, 0, NULL,
+     "workers keep the KV of prompts and answers for later requests", AT(prefix_cache)},
+    {"up.placement", "placement", KVS_CFG_ENUM, "auto", 0, 0, "auto|local|remote", "where prompts are prefilled",
+     AT(placement)},
+    {"up.local_threshold", "local-threshold", KVS_CFG_U32, "64", 0, 16777216, NULL,
+     "prompts up to so many tokens stay on the decode worker", AT(local_threshold)},
     {"up.deadline", "deadline", KVS_CFG_SECONDS, "600", 1, 86400, NULL, "seconds a request may take", AT(deadline_us)},
     {"up.discovery", "discovery", KVS_CFG_STRING, "embedded", 0, 256, NULL,
      "embedded: the router keeps the registry; or etcd://HOST:PORT[,HOST:PORT]", AT(discovery)},
     {"up.etcd", "etcd", KVS_CFG_BOOL, "false", 0, 0, NULL, "start an etcd of this cluster's own and use it", AT(etcd)},
     {"up.cluster", "cluster", KVS_CFG_STRING, "default", 0, 64, NULL, "name of the cluster", AT(cluster)},
-    {"up.no_restart", "no-restart", KVS_CFG_BOOL, "false", 0, 0, NULL, "leave a daemon that died where it is", AT(no_restart)},
-    {"up.log_level", "log-level", KVS_CFG_STRING, "info", 0, 16, NULL, "error, warn, info, debug or trace", AT(log_level)},
+    {"up.no_restart", "no-restart", KVS_CFG_BOOL, "false", 0, 0, NULL, "leave a daemon that died where it is",
+     AT(no_restart)},
+    {"up.log_level", "log-level", KVS_CFG_STRING, "info", 0, 16, NULL, "error, warn, info, debug or trace",
+     AT(log_level)},
 };
 const size_t cli_up_row_count = sizeof cli_up_rows / sizeof cli_up_rows[0];
 
@@ -141,8 +148,8 @@ static void plan_router(const struct cli_up_config *c, const struct cli_up_paths
     flag(d, "--log-level", c->log_level);
 }
 
-static void plan_worker(const struct cli_up_config *c, const struct cli_up_paths *p, const char *role, const char *program, uint32_t index,
-                        uint32_t threads, struct cli_daemon *d)
+static void plan_worker(const struct cli_up_config *c, const struct cli_up_paths *p, const char *role,
+                        const char *program, uint32_t index, uint32_t threads, struct cli_daemon *d)
 {
     char control[256], url[256], discovery[256];
     control_url(c, p, control, sizeof control);
@@ -173,18 +180,23 @@ static void plan_worker(const struct cli_up_config *c, const struct cli_up_paths
     flag(d, "--log-level", c->log_level);
 }
 
-kvs_status cli_up_plan(const struct cli_up_config *c, const struct cli_up_paths *p, struct cli_up_plan *out, struct kvs_error *err)
+kvs_status cli_up_plan(const struct cli_up_config *c, const struct cli_up_paths *p, struct cli_up_plan *out,
+                       struct kvs_error *err)
 {
     memset(out, 0, sizeof *out);
     if (c->decode == 0 || c->decode > CLI_UP_WORKERS_MAX || c->prefill > CLI_UP_WORKERS_MAX)
-        return kvs_fail(err, KVS_SELF_CONFIG, "--decode takes 1 to %u workers, --prefill 0 to %u", CLI_UP_WORKERS_MAX, CLI_UP_WORKERS_MAX);
+        return kvs_fail(err, KVS_SELF_CONFIG, "--decode takes 1 to %u workers, --prefill 0 to %u", CLI_UP_WORKERS_MAX,
+                        CLI_UP_WORKERS_MAX);
     bool given = strcmp(c->discovery, "embedded") != 0;
     if (given && strncmp(c->discovery, "etcd://", 7) != 0)
-        return kvs_fail(err, KVS_SELF_CONFIG, "--discovery '%.80s' is neither etcd://HOST:PORT nor embedded", c->discovery);
+        return kvs_fail(err, KVS_SELF_CONFIG, "--discovery '%.80s' is neither etcd://HOST:PORT nor embedded",
+                        c->discovery);
     if (given && c->etcd)
-        return kvs_fail(err, KVS_SELF_CONFIG, "--etcd starts an etcd, --discovery names one that runs: give one of the two");
+        return kvs_fail(err, KVS_SELF_CONFIG,
+                        "--etcd starts an etcd, --discovery names one that runs: give one of the two");
     if (strlen(p->socket_dir) > CLI_UP_SOCKET_DIR_MAX)
-        return kvs_fail(err, KVS_SELF_CONFIG, "the folder of the sockets has more than %u bytes", CLI_UP_SOCKET_DIR_MAX);
+        return kvs_fail(err, KVS_SELF_CONFIG, "the folder of the sockets has more than %u bytes",
+                        CLI_UP_SOCKET_DIR_MAX);
     plan_router(c, p, &out->daemon[out->count++]);
     for (uint32_t i = 0; i < c->prefill; i++)
         plan_worker(c, p, "prefill", p->bin_prefill, i, c->threads, &out->daemon[out->count++]);

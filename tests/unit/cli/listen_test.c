@@ -33,7 +33,8 @@ static void test_good_texts_are_split(void **state)
 static void test_bad_texts_are_refused(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"", "8080", ":8080", "host:", "host:x", "host:65536", "::1:80", "[::1:80", "[]:80", "host:-1", "host:99999999999"};
+    static const char *const bad[] = {"",       "8080",    ":8080", "host:",   "host:x",          "host:65536",
+                                      "::1:80", "[::1:80", "[]:80", "host:-1", "host:99999999999"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         char host[64];
         uint16_t port;

@@ -33,7 +33,8 @@ static void test_workers_are_summed(void **state)
 static void test_empty_and_broken_pages_give_zero(void **state)
 {
     (void)state;
-    static const char *const pages[] = {"", "\n\n", "kvasir_kv_transfer_bytes_total{", "kvasir_kv_transfer_bytes_total{worker=\"", "kvasir_kv_transfer_bytes_total"};
+    static const char *const pages[] = {"", "\n\n", "kvasir_kv_transfer_bytes_total{",
+                                        "kvasir_kv_transfer_bytes_total{worker=\"", "kvasir_kv_transfer_bytes_total"};
     for (size_t i = 0; i < sizeof pages / sizeof pages[0]; i++) {
         struct cli_transfer t;
         cli_transfer_parse(pages[i], &t);

@@ -26,7 +26,8 @@ static bool on_data(void *user, const char *data, size_t n)
 static void test_events_do_not_depend_on_the_cut(void **state)
 {
     (void)state;
-    static const char stream[] = ": ping\n\ndata: one\n\nevent: x\ndata:two\ndata: three\r\n\r\nid: 4\n\ndata:\n\ndata: half";
+    static const char stream[] =
+        ": ping\n\ndata: one\n\nevent: x\ndata:two\ndata: three\r\n\r\nid: 4\n\ndata:\n\ndata: half";
     for (size_t piece = 1; piece <= sizeof stream; piece++) {
         struct cli_sse p;
         cli_sse_init(&p, on_data, NULL);

@@ -11,9 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const struct cli_up_paths paths = {.bin_router = "/b/kvasir-router", .bin_prefill = "/b/kvasir-prefill-worker",
-                                          .bin_decode = "/b/kvasir-decode-worker", .model = "/m.gguf", .model_name = "m",
-                                          .listen = "127.0.0.1:8080", .socket_dir = "/run/k"};
+static const struct cli_up_paths paths = {.bin_router = "/b/kvasir-router",
+                                          .bin_prefill = "/b/kvasir-prefill-worker",
+                                          .bin_decode = "/b/kvasir-decode-worker",
+                                          .model = "/m.gguf",
+                                          .model_name = "m",
+                                          .listen = "127.0.0.1:8080",
+                                          .socket_dir = "/run/k"};
 
 static void load(struct cli_up_config *c, int argc, char **argv)
 {
@@ -44,7 +48,8 @@ static const char *value(const struct cli_daemon *d, const char *flag)
 static void test_discovery_by_etcd(void **state)
 {
     (void)state;
-    char name[] = "up", own[] = "--etcd", given[] = "--discovery=etcd://h:1,i:2", cluster[] = "--cluster=c7", odd[] = "--discovery=tcp://h:1";
+    char name[] = "up", own[] = "--etcd", given[] = "--discovery=etcd://h:1,i:2", cluster[] = "--cluster=c7",
+         odd[] = "--discovery=tcp://h:1";
     struct cli_up_config c;
     struct cli_up_paths with = paths;
     struct kvs_error err = {0};
@@ -105,8 +110,28 @@ static void test_defaults_are_one_of_each(void **state)
 static void test_flags_reach_the_daemons(void **state)
 {
     (void)state;
-    char args[][24] = {"up", "--prefill", "2", "--decode=3", "--transport", "tcp", "--kv-type", "f32", "--chunk-tokens", "7",
-                       "--block-tokens", "16", "--group-layers", "1", "--context", "512", "--placement", "remote", "--threads", "2", "--kv-memory", "64M",
+    char args[][24] = {"up",
+                       "--prefill",
+                       "2",
+                       "--decode=3",
+                       "--transport",
+                       "tcp",
+                       "--kv-type",
+                       "f32",
+                       "--chunk-tokens",
+                       "7",
+                       "--block-tokens",
+                       "16",
+                       "--group-layers",
+                       "1",
+                       "--context",
+                       "512",
+                       "--placement",
+                       "remote",
+                       "--threads",
+                       "2",
+                       "--kv-memory",
+                       "64M",
                        "--no-prefix-cache"};
     char *argv[sizeof args / sizeof args[0] + 1] = {NULL};
     int argc = (int)(sizeof args / sizeof args[0]);
