@@ -105,7 +105,7 @@ struct rtr_dispatch {
     struct kvs_arena arena; /* one message being decoded */
     struct {
         struct kvs_counter *outcome[6], *placed[2], *replaced, *prompt_tokens, *answer_tokens, *lost;
-        struct kvs_gauge *running, *waiting, *workers;
+        struct kvs_gauge *running, *waiting, *workers, *members, *discovery_up; /* the last two with etcd only */
         struct kvs_histogram *ttft, *itl;
     } m;
 };

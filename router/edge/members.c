@@ -80,6 +80,9 @@ static void gone(struct rtr_dispatch *d, const struct msg_member *m)
 static void on_etcd_member(void *user, const struct msg_member *m)
 {
     struct rtr_dispatch *d = user;
+    struct cls_etcd_stats stats;
+    cls_etcd_stats(d->discovery, &stats);
+    kvs_gauge_set(d->m.members, stats.members);
     if (m->change == MSG_MEMBER_PUT && works(&m->card))
         put(d, m);
     else if (m->change == MSG_MEMBER_GONE)
@@ -101,6 +104,8 @@ void rtr_members_down(struct rtr_dispatch *d, net_conn conn, const char *id, uin
 static void on_backend(void *user, bool up, const char *text)
 {
     struct rtr_dispatch *d = user;
+    if (d->etcd)
+        kvs_gauge_set(d->m.discovery_up, up);
     if (up || !d->etcd)
         KVS_INFO("discovery", "up=%d text=\"%s\"", up, text ? text : "");
     else
@@ -114,6 +119,9 @@ kvs_status rtr_members_create(struct rtr_dispatch *d, const struct rtr_dispatch_
     struct msg_card *card = &d->card;
     if (!d->etcd)
         return cls_embedded_server_create(d->loop, d->rpc, &ev, &d->discovery) == KVS_OK ? KVS_OK : kvs_fail(err, KVS_SELF_NOMEM, "out of memory");
+    struct kvs_metrics *metrics = rtr_board_metrics(d->board);
+    d->m.discovery_up = kvs_gauge(metrics, "kvasir_discovery_up", "backend=\"etcd\"", "1 while registered and watching.");
+    d->m.members = kvs_gauge(metrics, "kvasir_discovery_members", "backend=\"etcd\"", "Members that discovery knows, routers too.");
     kvs_format(d->advertise, sizeof(d->advertise), "%s", c->advertise);
     memcpy(card->id, self->id, sizeof(card->id));
     card->role = MSG_ROLE_ROUTER;

@@ -305,9 +305,14 @@ def test_etcd_dies_hangs_and_forgets():
         router = h.router("router-1", etcd.url)
         router.ready(3)
         epochs = router.epochs()
+        def discovery_up():
+            return router.metrics().values("kvasir_discovery_up", "worker", backend="etcd")
+        assert discovery_up() == {None, "prefill-0", "decode-0", "decode-1"}
+        assert router.metrics_now().get("kvasir_discovery_members") == 4
         with Load(router) as load:
             etcd.kill()
             load.go_on(TTL + 2)  # longer than the leases live
+            assert discovery_up() == set()
             etcd.start()
             load.go_on(1)
             second_router_sees(h, etcd.url, "router-after-restart", 3, epochs)
@@ -324,6 +329,7 @@ def test_etcd_dies_hangs_and_forgets():
             second_router_sees(h, etcd.url, "router-after-wipe", 3, epochs)
             time.sleep(TTL + 1)  # what is missing would be believed by now
             load.go_on(1)
+            assert discovery_up() == {None, "prefill-0", "decode-0", "decode-1"}
         assert router.epochs() == epochs
         assert "worker lost" not in router.process.text()
         router.idle(20)

@@ -55,7 +55,7 @@ struct wrk_worker {
     atomic_bool registered;                 /* for /health/ready */
     struct kvs_gauge *pages[KVC_GROUPS_MAX][4];
     struct wrk_follow prefill_tokens, decode_tokens, steps, chunks, preemptions, cached_tokens, evicted_blocks;
-    struct kvs_gauge *widest;
+    struct kvs_gauge *widest, *discovery_up;
     struct kvs_gauge *running, *waiting;
 };
 
@@ -300,6 +300,7 @@ static void on_member(void *user, const struct msg_member *m)
 static void on_backend(void *user, bool up, const char *text)
 {
     struct wrk_worker *w = user;
+    kvs_gauge_set(w->discovery_up, up);
     if (up && w->etcd)
         atomic_store(&w->registered, true); /* and it stays so while etcd is away: those who know us go on */
     if (up)
@@ -421,6 +422,8 @@ static kvs_status create_metrics(struct wrk_worker *w)
             kvs_format(labels, sizeof labels, "group=\"%u\",state=\"%s\"", g, state[i]);
             w->pages[g][i] = kvs_gauge(w->metrics, "kvasir_kv_pages", labels, "KV pages by group and state");
         }
+    w->discovery_up = kvs_gauge(w->metrics, "kvasir_discovery_up", net_etcd_is_url(w->config.discovery) ? "backend=\"etcd\"" : "backend=\"embedded\"",
+                                "1 while registered and watching.");
     w->prefill_tokens.counter = kvs_counter(w->metrics, "kvasir_prefill_tokens_total", "", "Prompt tokens computed here");
     w->decode_tokens.counter = kvs_counter(w->metrics, "kvasir_decode_tokens_total", "", "Tokens computed one at a time here");
     w->steps.counter = kvs_counter(w->metrics, "kvasir_steps_total", "", "Forward passes");
