@@ -140,15 +140,13 @@ kvs_status eng_model_matrix(struct eng_model *m, const struct mdl_tensor *t, uin
     }
     if (!eng_ops_type_known(t->type)) {
         const char *name = mdl_type_name(t->type);
-        return kvs_fail(err, KVS_SELF_UNSUPPORTED,
-                        "tensor %.*s has type %s; this build multiplies F32, F16, BF16, Q8_0, Q4_0 and Q4_1",
+        return kvs_fail(err, KVS_SELF_UNSUPPORTED, "tensor %.*s has type %s, which this build cannot multiply with",
                         (int)t->name.len, t->name.data, name != NULL ? name : "unknown");
     }
     if (w->data != NULL) {
         return kvs_fail(err, KVS_SELF_MODEL, "tensor %.*s appears twice", (int)t->name.len, t->name.data);
     }
-    if (rows > UINT32_MAX - ENG_STRIP || cols > UINT32_MAX / 64 ||
-        (eng_ops_quantized(t->type) && cols % ENG_BLOCK != 0)) {
+    if (rows > UINT32_MAX - ENG_STRIP || cols > UINT32_MAX / 64 || cols % eng_ops_multiple(t->type) != 0) {
         return kvs_fail(err, KVS_SELF_MODEL, "tensor %.*s has rows that cannot be packed", (int)t->name.len,
                         t->name.data);
     }

@@ -9,7 +9,28 @@ bool eng_ops_type_known(mdl_type type)
 
 bool eng_ops_quantized(mdl_type type)
 {
-    return type == MDL_Q4_0 || type == MDL_Q4_1 || type == MDL_Q8_0;
+    switch (type) {
+    case MDL_Q4_0:
+    case MDL_Q4_1:
+    case MDL_Q5_0:
+    case MDL_Q5_1:
+    case MDL_Q8_0:
+    case MDL_Q2_K:
+    case MDL_Q3_K:
+    case MDL_Q4_K:
+    case MDL_Q5_K:
+    case MDL_Q6_K:
+    case MDL_IQ4_NL:
+    case MDL_IQ4_XS:
+    case MDL_MXFP4: return true;
+    default: return false;
+    }
+}
+
+uint32_t eng_ops_multiple(mdl_type type)
+{
+    uint32_t weights, bytes;
+    return eng_ops_quantized(type) && mdl_type_block(type, &weights, &bytes) ? weights : 1;
 }
 
 const struct eng_ops *eng_ops_best(void)

@@ -111,6 +111,7 @@ extern const struct eng_ops eng_ops_avx2;
 
 bool eng_ops_type_known(mdl_type type);   /* weights that the tables can multiply with */
 bool eng_ops_quantized(mdl_type type);    /* those that want 16-bit activations */
+uint32_t eng_ops_multiple(mdl_type type); /* rows must be a multiple of it: 1, 32 or 256 */
 const struct eng_ops *eng_ops_best(void); /* for this CPU; NULL: none but ref, which must be asked for */
 
 static inline uint8_t *eng_kv_page(const struct eng_kv_view *kv, uint32_t block)

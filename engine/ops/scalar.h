@@ -1,4 +1,5 @@
-/* scalar.h - the contract's scalar pieces, shared by all op tables: exponential, folding of 16 lanes, constants.
+/* scalar.h - the contract's scalar pieces, shared by all op tables: exponential, folding of 16 lanes, constants, the
+ * value tables of 4-bit types (ggml's IQ4_NL and IQ4_XS; OCP microscaling's E2M1 in half units for MXFP4).
  * exp: Cephes' argument reduction (two-part ln 2) and degree-5 polynomial (Moshier, expf), every product fused; exact 1
  * at 0, +0 below -87 and for NaN, constant above 88. Vector forms repeat these steps lane by lane. fmaf must be
  * correctly rounded; the C library's is, and compilers turn it into one instruction where they may.
@@ -23,6 +24,15 @@
 #define ENG_EXP_P3 4.1665795894e-2f
 #define ENG_EXP_P4 1.6666665459e-1f
 #define ENG_EXP_P5 5.0000001201e-1f
+
+static const int8_t eng_iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+static const int8_t eng_mxfp4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+
+/* MXFP4's scale: 2^(e - 127), halved for the half units of the table. The two least are subnormal; no e is a NaN here. */
+static inline float eng_e8m0_half(uint8_t e)
+{
+    return eng_f32_from_bits(e < 2 ? 0x00200000u << e : (e - 1u) << 23);
+}
 
 static inline float eng_exp(float x)
 {

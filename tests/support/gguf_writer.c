@@ -262,6 +262,56 @@ size_t tst_quantize(mdl_type type, const float *x, size_t n, uint8_t *out)
     return n / weights * bytes;
 }
 
+/* Types without a quantizer here: random codes and inner scales, under a scale that spreads the values as wide as asked and
+ * (where there is a minimum) about zero. */
+static const struct random_form {
+    mdl_type type;
+    float reach, middle; /* largest value, and the mean, for a scale of 1 */
+    uint32_t d, min;     /* where f16 scale and minimum stand; the same place: no minimum */
+    bool min_is_added;
+} random_forms[] = {
+    {MDL_Q5_0, 16, 0, 0, 0, false},
+    {MDL_Q5_1, 16, 15.5f, 0, 2, true},
+    {MDL_Q2_K, 1.5f * 15, 1.5f, 80, 82, false},
+    {MDL_Q3_K, 4 * 32, 0, 108, 108, false},
+    {MDL_Q4_K, 7.5f * 63, 7.5f, 0, 2, false},
+    {MDL_Q5_K, 15.5f * 63, 15.5f, 0, 2, false},
+    {MDL_Q6_K, 32 * 128, 0, 208, 208, false},
+    {MDL_IQ4_NL, 127, 0, 0, 0, false},
+    {MDL_IQ4_XS, 127 * 32, 0, 0, 0, false},
+    {MDL_MXFP4, 0, 0, 0, 0, false},
+};
+
+static const struct random_form *random_form_of(mdl_type type)
+{
+    for (size_t i = 0; i < sizeof random_forms / sizeof random_forms[0]; i++) {
+        if (random_forms[i].type == type)
+            return &random_forms[i];
+    }
+    return NULL;
+}
+
+static size_t random_blocks(struct kvs_rng *rng, const struct random_form *f, size_t n, float spread, uint8_t *out)
+{
+    uint32_t weights, bytes;
+    need(mdl_type_block(f->type, &weights, &bytes) && n % weights == 0, "row length does not fit the type");
+    for (size_t i = 0; i < n; i += weights, out += bytes) {
+        for (uint32_t j = 0; j < bytes; j++)
+            out[j] = (uint8_t)(kvs_rng_next(rng) >> 32);
+        if (f->type == MDL_MXFP4) {
+            int e = 0;
+            (void)frexpf(spread / 12, &e);
+            out[0] = (uint8_t)(127 + e);
+            continue;
+        }
+        float d = spread / f->reach, m = d * f->middle;
+        if (f->min != f->d)
+            kvs_store_u16(out + f->min, f16_from_f32(f->min_is_added ? -m : m));
+        kvs_store_u16(out + f->d, f16_from_f32(d));
+    }
+    return n / weights * bytes;
+}
+
 static void random_tensor(struct tst_gguf *w, struct kvs_rng *rng, const char *name, mdl_type type, uint64_t row,
                           uint64_t rows, float centre, float spread)
 {
@@ -270,9 +320,10 @@ static void random_tensor(struct tst_gguf *w, struct kvs_rng *rng, const char *n
     float *x = malloc(n * sizeof *x);
     uint8_t *out = malloc(n * sizeof *x);
     need(x != NULL && out != NULL, "no memory");
-    for (size_t i = 0; i < n; i++)
+    const struct random_form *f = random_form_of(type);
+    for (size_t i = 0; i < n && f == NULL; i++)
         x[i] = centre + spread * ((float)(kvs_rng_next(rng) >> 40) * 0x1p-23f - 1.0f);
-    size_t bytes = tst_quantize(type, x, n, out);
+    size_t bytes = f != NULL ? random_blocks(rng, f, n, spread, out) : tst_quantize(type, x, n, out);
     tst_gguf_tensor(w, name, type, rows > 1 ? 2 : 1, shape, out, bytes);
     free(x);
     free(out);

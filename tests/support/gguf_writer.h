@@ -38,7 +38,7 @@ uint8_t *tst_gguf_finish(struct tst_gguf *w, size_t *size_out, size_t *header_ou
 struct tst_llama_options {
     uint32_t layers, width, heads, kv_heads, ff, context;
     uint32_t key_dim; /* 0: width / heads */
-    mdl_type type;    /* of all matrices: F32, F16, BF16, Q8_0, Q4_0, Q4_1; norms are F32 */
+    mdl_type type;    /* of all matrices; norms are F32. Beyond those of tst_quantize: random blocks, rows of 32 or 256 */
     bool untied;      /* with an output.weight */
     uint64_t seed;
 };
@@ -46,7 +46,8 @@ struct tst_llama_options {
 uint8_t *tst_llama_make(const struct tst_llama_options *o, size_t *size_out);
 /* The SPM keys of that vocabulary alone, into another writer. */
 void tst_llama_vocab(struct tst_gguf *w);
-/* n weights as blocks of type (plain rounding, as the reference quantizers do); returns the bytes written. */
+/* n weights as blocks of type F32, F16, BF16, Q8_0, Q4_0 or Q4_1 (plain rounding, as the reference quantizers do); returns
+ * the bytes written. */
 size_t tst_quantize(mdl_type type, const float *x, size_t n, uint8_t *out);
 
 #endif

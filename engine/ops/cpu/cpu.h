@@ -1,25 +1,28 @@
 /* cpu.h - functions of the AVX2 table and the layout of its packed weights.
  *
- * Rows are packed in groups of 8 (lanes are outputs), two groups a strip; padding rows are zero.
- *   F32, F16, BF16   [group][k][8 rows]
- *   Q8_0             codes [group][block][8 units of 4 k][8 rows][4 bytes: k0 k2 k1 k3], then scales f16
- * [group][block][8] Q4_0, Q4_1       codes [group][block][4 units of 8 k][8 rows][2 x u16: nibble j of half h is k = 2j
- * + h], scales, then minima The byte orders are what one shift and mask turn into pairs of 16-bit integers for a
- * multiply-add of neighbours.
+ * Rows are packed in groups of 8 (lanes are outputs), two groups a strip; padding rows are zero. [..8] are the rows.
+ *   F32, F16, BF16   [group][k][8]
+ *   8-bit codes      [group][block][8 units of 4 k][8][4 bytes: k0 k2 k1 k3]
+ *   4-bit codes      [group][block][4 units of 8 k][8][2 x u16: nibble j of half h is k = 2j + h]
+ * After the codes of all groups, in this order, what the form (form.h) has of:
+ *   scales f16 [group][blocks of 32 or 256][8], minima f16 likewise, integer scales [group][span][8], integer minima.
+ * The byte orders are what one shift and mask turn into pairs of 16-bit integers for a multiply-add of neighbours.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_ENGINE_OPS_CPU_CPU_H
 #define KVS_ENGINE_OPS_CPU_CPU_H
 
-#include "engine/ops/ops.h"
+#include "engine/ops/cpu/form.h"
 
 #define ENG_GROUP 8u /* rows packed together: one AVX register of f32 */
 
 /* A quantized weight's parts for one group. */
 struct eng_cpu_quant {
     const uint8_t *codes;
-    const uint16_t *scale, *min; /* f16; min NULL where the type has none */
-    uint32_t blocks;             /* per row */
-    uint32_t code_bytes;         /* per block and group: 256 or 128 */
+    const uint16_t *scale, *min;  /* f16, [block or super-block][8]; NULL where the form has none */
+    const uint8_t *sub, *sub_min; /* [span][8]; likewise */
+    const int8_t *table;          /* values of 4-bit codes */
+    uint32_t blocks;              /* of 32, per row */
+    uint32_t code_bytes;          /* per block and group: 256 or 128 */
 };
 struct eng_cpu_quant eng_cpu_quant_group(const struct eng_weight *w, uint32_t group);
 

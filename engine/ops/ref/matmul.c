@@ -1,37 +1,18 @@
-/* matmul.c - reference products and the weight formats they read.
- * Weights stay as the file has them, row after row, so that this table shares no packing with the fast ones: a mistake
- * in either shows as a difference. Block formats (ggml): Q8_0 = f16 d, 32 x i8; Q4_0 = f16 d, 16 bytes of two nibbles
- * (weight i in the low half of byte i, weight i + 16 in the high half), minus 8; Q4_1 = f16 d, f16 m, the nibbles as
- * they stand.
+/* matmul.c - reference products, and rows of the embedding.
+ * Weights stay as the file has them, row after row, so that this table shares no packing with the fast ones; blocks.c
+ * takes quantized blocks apart.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/ops/ref/ref.h"
 #include "base/checked.h"
 #include "engine/ops/scalar.h"
 
-/* One block of a quantized row taken apart. */
-struct block {
-    float d, m;
-    int8_t w[ENG_BLOCK];
-};
-
-static uint32_t block_bytes(mdl_type type)
-{
-    switch (type) {
-    case MDL_Q4_0: return 18;
-    case MDL_Q4_1: return 20;
-    case MDL_Q8_0: return 34;
-    default: return 0;
-    }
-}
-
 static uint64_t row_bytes(mdl_type type, uint32_t cols)
 {
-    switch (type) {
-    case MDL_F32: return 4ull * cols;
-    case MDL_F16:
-    case MDL_BF16: return 2ull * cols;
-    default: return (uint64_t)(cols / ENG_BLOCK) * block_bytes(type);
+    if (!eng_ops_quantized(type)) {
+        return (type == MDL_F32 ? 4ull : 2ull) * cols;
     }
+    struct eng_ref_shape s = eng_ref_shape_of(type);
+    return (uint64_t)(cols / s.weights) * s.bytes;
 }
 
 uint64_t eng_ref_packed_bytes(mdl_type type, uint32_t rows, uint32_t cols)
@@ -42,27 +23,6 @@ uint64_t eng_ref_packed_bytes(mdl_type type, uint32_t rows, uint32_t cols)
 void eng_ref_pack(struct eng_weight *w, const uint8_t *src)
 {
     memcpy(w->data, src, w->bytes);
-}
-
-static void block_read(mdl_type type, const uint8_t *p, struct block *b)
-{
-    b->d = eng_f16_to_f32(kvs_load_u16(p));
-    b->m = 0.0f;
-    p += 2;
-    if (type == MDL_Q8_0) {
-        memcpy(b->w, p, ENG_BLOCK);
-        return;
-    }
-    int zero = 8;
-    if (type == MDL_Q4_1) {
-        b->m = eng_f16_to_f32(kvs_load_u16(p));
-        p += 2;
-        zero = 0;
-    }
-    for (uint32_t i = 0; i < ENG_BLOCK / 2; i++) {
-        b->w[i] = (int8_t)((p[i] & 15) - zero);
-        b->w[i + 16] = (int8_t)((p[i] >> 4) - zero);
-    }
 }
 
 static float plain_weight(mdl_type type, const uint8_t *p, uint32_t k)
@@ -83,12 +43,13 @@ void eng_ref_row(const struct eng_weight *w, uint32_t row, float *x_out)
         }
         return;
     }
-    for (uint32_t k = 0; k < w->cols; k += ENG_BLOCK, p += block_bytes(w->type)) {
-        struct block b;
-        block_read(w->type, p, &b);
-        for (uint32_t i = 0; i < ENG_BLOCK; i++) {
-            float v = b.d * (float)b.w[i];
-            x_out[k + i] = w->type == MDL_Q4_1 ? v + b.m : v;
+    struct eng_ref_shape s = eng_ref_shape_of(w->type);
+    for (uint32_t k = 0; k < w->cols; k += s.weights, p += s.bytes) {
+        struct eng_ref_block b;
+        eng_ref_block_read(w->type, p, &b);
+        for (uint32_t i = 0; i < s.weights; i++) {
+            float v = b.d[i / s.span] * (float)b.w[i];
+            x_out[k + i] = s.with_min ? v + b.m[i / s.span] : v;
         }
     }
 }
@@ -132,20 +93,25 @@ static float dot_plain(const struct eng_weight *w, const uint8_t *p, const float
     return acc;
 }
 
-static float dot_quantized(const struct eng_weight *w, const uint8_t *p, const int16_t *q, const float *dx,
-                           const float *sx)
+/* One exact sum, one scaled step for every span of 16 or 32 weights; then its minimum times the sum of the inputs. */
+static float dot_quantized(const struct eng_weight *w, const uint8_t *p, const int16_t *q, const float *dx)
 {
+    struct eng_ref_shape s = eng_ref_shape_of(w->type);
     float acc = 0.0f;
-    for (uint32_t b = 0; b < w->cols / ENG_BLOCK; b++, p += block_bytes(w->type), q += ENG_BLOCK) {
-        struct block k;
-        block_read(w->type, p, &k);
-        int32_t sum = 0;
-        for (uint32_t i = 0; i < ENG_BLOCK; i++) {
-            sum += k.w[i] * q[i];
-        }
-        acc = fmaf(k.d * dx[b], (float)sum, acc);
-        if (w->type == MDL_Q4_1) {
-            acc = fmaf(k.m, sx[b], acc);
+    for (uint32_t k = 0; k < w->cols; k += s.weights, p += s.bytes) {
+        struct eng_ref_block b;
+        eng_ref_block_read(w->type, p, &b);
+        for (uint32_t i = 0; i < s.weights; i += s.span) {
+            int32_t isum = 0, sum = 0;
+            float d = dx[(k + i) / ENG_BLOCK];
+            for (uint32_t j = i; j < i + s.span; j++) {
+                isum += b.w[j] * q[k + j];
+                sum += q[k + j];
+            }
+            acc = fmaf(b.d[i / s.span] * d, (float)isum, acc);
+            if (s.with_min) {
+                acc = fmaf(b.m[i / s.span], d * (float)sum, acc);
+            }
         }
     }
     return acc;
@@ -162,7 +128,7 @@ void eng_ref_matmul(const struct eng_weight *w, uint32_t strip, const struct eng
         for (uint32_t r = 0; r < rows; r++) {
             float v = 0.0f;
             if (out < w->rows && eng_ops_quantized(w->type)) {
-                v = dot_quantized(w, p, a->q + (size_t)r * w->cols, a->dx + r * blocks, a->sx + r * blocks);
+                v = dot_quantized(w, p, a->q + (size_t)r * w->cols, a->dx + r * blocks);
             } else if (out < w->rows) {
                 v = dot_plain(w, p, a->x + r * a->x_stride);
             }

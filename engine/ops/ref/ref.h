@@ -5,6 +5,20 @@
 
 #include "engine/ops/ops.h"
 
+/* A quantized type: weights and bytes of a block of the file, weights under one scale, and whether there is a minimum. */
+struct eng_ref_shape {
+    uint32_t weights, bytes, span;
+    bool with_min;
+};
+struct eng_ref_shape eng_ref_shape_of(mdl_type type);
+
+/* Weight i is d[i / span] * w[i] + m[i / span]; m only where the type has a minimum. */
+struct eng_ref_block {
+    float d[16], m[16];
+    int8_t w[256];
+};
+void eng_ref_block_read(mdl_type type, const uint8_t *p, struct eng_ref_block *b);
+
 uint64_t eng_ref_packed_bytes(mdl_type type, uint32_t rows, uint32_t cols);
 void eng_ref_pack(struct eng_weight *w, const uint8_t *src);
 void eng_ref_row(const struct eng_weight *w, uint32_t row, float *x_out);

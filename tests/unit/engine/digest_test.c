@@ -18,7 +18,7 @@
 #include <string.h>
 
 #define DIGESTS KVS_SOURCE_DIR "/tests/vectors/engine_digests.txt"
-#define LINES_MAX 64u
+#define LINES_MAX 128u
 
 struct line {
     char name[48];
@@ -28,8 +28,6 @@ struct lines {
     struct line line[LINES_MAX];
     uint32_t count;
 };
-
-static const mdl_type types[] = {MDL_F32, MDL_F16, MDL_BF16, MDL_Q8_0, MDL_Q4_0, MDL_Q4_1};
 
 static void add(struct lines *l, const char *what, const char *of, const void *bytes, size_t n)
 {
@@ -41,19 +39,19 @@ static void add(struct lines *l, const char *what, const char *of, const void *b
 
 static void add_products(struct lines *l, const struct eng_ops *ops)
 {
-    for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
+    for (size_t t = 0; t < OPS_TYPES; t++) {
         struct kvs_rng r = {.state = 100 + t};
         size_t size;
-        uint32_t rows = 70, cols = 2208, n = 7;
-        uint8_t *bytes = ops_weight_bytes(&r, types[t], rows, cols, &size);
-        struct eng_weight w = ops_pack(ops, types[t], rows, cols, bytes);
+        uint32_t rows = 70, cols = eng_ops_multiple(ops_types[t]) > ENG_BLOCK ? 2304 : 2208, n = 7;
+        uint8_t *bytes = ops_weight_bytes(&r, ops_types[t], rows, cols, &size);
+        struct eng_weight w = ops_pack(ops, ops_types[t], rows, cols, bytes);
         float *x = calloc((size_t)n * cols, sizeof *x), *y = calloc((size_t)n * w.rows_padded, sizeof *y),
               *row = calloc(cols, sizeof *row);
         ops_fill(&r, x, (size_t)n * cols, KIND_MIXED);
         ops_product(ops, &w, x, cols, n, y);
-        add(l, "matmul", mdl_type_name(types[t]), y, (size_t)n * w.rows_padded * sizeof *y);
+        add(l, "matmul", mdl_type_name(ops_types[t]), y, (size_t)n * w.rows_padded * sizeof *y);
         ops->row(&w, 69, row);
-        add(l, "row", mdl_type_name(types[t]), row, cols * sizeof *row);
+        add(l, "row", mdl_type_name(ops_types[t]), row, cols * sizeof *row);
         free(x);
         free(y);
         free(row);
@@ -138,11 +136,16 @@ static void add_attention(struct lines *l, const struct eng_ops *ops)
 
 static void add_models(struct lines *l, const struct eng_ops *ops)
 {
-    for (size_t t = 0; t < sizeof types / sizeof types[0]; t++) {
+    for (size_t t = 0; t < OPS_TYPES; t++) {
         for (int half = 0; half < 2; half++) {
             size_t size;
-            uint8_t *file = tst_llama_make(
-                &(struct tst_llama_options){.type = types[t], .untied = t % 2 == 1, .seed = 40 + t}, &size);
+            bool wide = eng_ops_multiple(ops_types[t]) > ENG_BLOCK;
+            uint8_t *file = tst_llama_make(&(struct tst_llama_options){.type = ops_types[t],
+                                                                       .untied = t % 2 == 1,
+                                                                       .seed = 40 + t,
+                                                                       .width = wide ? 256 : 0,
+                                                                       .ff = wide ? 256 : 0},
+                                           &size);
             struct rig r;
             struct kvs_rng rng = {.state = 2};
             int32_t ids[80];
@@ -154,7 +157,7 @@ static void add_models(struct lines *l, const struct eng_ops *ops)
                      &(struct rig_options){.isa = ops->name, .kv = half ? KVC_F16 : KVC_F32, .context = 128});
             rig_feed(&r, 0, ids, 80, 0, 33, true, logits);
             char of[24];
-            (void)snprintf(of, sizeof of, "%s-kv-%s", mdl_type_name(types[t]), half ? "f16" : "f32");
+            (void)snprintf(of, sizeof of, "%s-kv-%s", mdl_type_name(ops_types[t]), half ? "f16" : "f32");
             add(l, "logits", of, logits, (size_t)80 * TST_LLAMA_VOCAB * sizeof *logits);
             rig_close(&r);
             free(logits);

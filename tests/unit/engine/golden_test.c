@@ -47,6 +47,16 @@ static void test_random_models(void **state)
         {"tiny-wide-q8_0", true, 512, {.logit = 0.01, .margin = 0.02}},
         {"tiny-wide-q4_0", true, 512, {.logit = 0.01, .margin = 0.02}},
         {"tiny-wide-q4_1", true, 512, {.logit = 0.01, .margin = 0.02}},
+        {"tiny-wide-q5_0", true, 512, {.logit = 0.01, .margin = 0.02}},
+        {"tiny-wide-q5_1", true, 512, {.logit = 0.01, .margin = 0.02}},
+        {"tiny-wide-q2_k", true, 512, {.logit = 0.01, .margin = 0.02}},
+        {"tiny-wide-q3_k", true, 512, {.logit = 0.01, .margin = 0.02}},
+        {"tiny-wide-q4_k", true, 512, {.logit = 0.01, .margin = 0.02}},
+        {"tiny-wide-q5_k", true, 512, {.logit = 0.01, .margin = 0.02}},
+        {"tiny-wide-q6_k", true, 512, {.logit = 0.01, .margin = 0.02}},
+        {"tiny-wide-iq4_nl", true, 512, {.logit = 0.01, .margin = 0.02}},
+        {"tiny-wide-iq4_xs", true, 512, {.logit = 0.01, .margin = 0.02}},
+        {"tiny-wide-mxfp4", true, 512, {.logit = 0.01, .margin = 0.02}},
     };
     for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
         char model[512], golden[512];

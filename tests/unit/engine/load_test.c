@@ -50,7 +50,7 @@ static uint8_t *make(const struct tensor *t, size_t count, size_t *size_out)
         uint32_t weights, block;
         assert_true(mdl_type_block((mdl_type)t[i].type, &weights, &block));
         size_t bytes = (size_t)(n / weights * block);
-        void *data = calloc(1, bytes);
+        void *data = calloc(1, bytes + 1);
         if (t[i].type == MDL_F32) {
             for (size_t j = 0; j < n; j++) {
                 ((float *)data)[j] = (float)((int32_t)kvs_rng_below(&r, 2000) - 1000) * 0.0005f;
@@ -97,7 +97,8 @@ static void test_refusals_name_the_tensor(void **state)
          "blk.99999999999.attn_q.weight"},
         {COUNT, {"mystery.weight", MDL_F32, W, W}, KVS_SELF_UNSUPPORTED, "mystery.weight"},
         {3, {"blk.0.attn_q.weight", MDL_F32, W + 1, W}, KVS_SELF_MODEL, "blk.0.attn_q.weight has shape"},
-        {4, {"blk.0.attn_k.weight", MDL_Q5_0, W / 2, W}, KVS_SELF_UNSUPPORTED, "blk.0.attn_k.weight has type Q5_0"},
+        {4, {"blk.0.attn_k.weight", MDL_Q5_0, W, W}, KVS_SELF_MODEL, "blk.0.attn_k.weight has shape"},
+        {5, {"blk.0.attn_v.weight", MDL_Q6_K, W / 2, 256}, KVS_SELF_MODEL, "blk.0.attn_v.weight has shape"},
         {7, {"blk.0.ffn_norm.weight", MDL_F16, 0, W}, KVS_SELF_UNSUPPORTED, "blk.0.ffn_norm.weight"},
         {10, {"blk.0.ffn_down.weight", MDL_F32, W, W}, KVS_SELF_MODEL, "blk.0.ffn_down.weight"},
     };
@@ -122,6 +123,42 @@ static void test_refusals_name_the_tensor(void **state)
         }
         assert_int_equal(load(t, n, NULL, 64, &err), KVS_SELF_MODEL);
         assert_non_null(strstr(err.text, whole[gone].name));
+    }
+}
+
+/* Matrices of all quantized types side by side in one file; rows that no block fits; a file that ends inside a block. */
+static void test_types_and_their_sizes(void **state)
+{
+    (void)state;
+    static const mdl_type small[] = {MDL_Q8_0, MDL_Q4_0, MDL_Q4_1, MDL_Q5_0, MDL_Q5_1, MDL_IQ4_NL, MDL_MXFP4};
+    static const mdl_type large[] = {MDL_Q2_K, MDL_Q3_K, MDL_Q4_K, MDL_Q5_K, MDL_Q6_K, MDL_IQ4_XS};
+    static const size_t matrix[] = {0, 3, 4, 5, 6, 8, 9};
+    struct tensor t[COUNT];
+    struct kvs_error err = {0};
+    struct mdl_gguf *g;
+    size_t size;
+    memcpy(t, whole, sizeof whole);
+    for (size_t i = 0; i < sizeof matrix / sizeof matrix[0]; i++) {
+        t[matrix[i]].type = small[i];
+    }
+    assert_int_equal(load(t, COUNT, NULL, 64, &err), KVS_OK);
+    assert_int_equal(load(t, COUNT, "ref", 64, &err), KVS_OK);
+    for (size_t i = 0; i < sizeof large / sizeof large[0]; i++) {
+        memcpy(t, whole, sizeof whole);
+        t[3].type = large[i]; /* rows of 32 */
+        uint8_t *bytes = make(t, COUNT, &size);
+        assert_int_equal(mdl_gguf_parse(bytes, size, false, &g, &err), KVS_SELF_MODEL);
+        assert_non_null(strstr(err.text, "blk.0.attn_q.weight"));
+        assert_non_null(strstr(err.text, mdl_type_name(large[i])));
+        free(bytes);
+        t[3].type = MDL_F32;
+        t[10] = (struct tensor){"blk.0.ffn_down.weight", large[i], W, 256}; /* the last in the file, one byte short */
+        bytes = make(t, COUNT, &size);
+        assert_int_equal(mdl_gguf_parse(bytes, size, false, &g, &err), KVS_OK);
+        mdl_gguf_destroy(g);
+        assert_int_equal(mdl_gguf_parse(bytes, size - 1, false, &g, &err), KVS_SELF_MODEL);
+        assert_non_null(strstr(err.text, "blk.0.ffn_down.weight"));
+        free(bytes);
     }
 }
 
@@ -194,9 +231,8 @@ static void test_logits_stay_in_their_rows(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_refusals_name_the_tensor),
-        cmocka_unit_test(test_isa_and_context),
-        cmocka_unit_test(test_identity),
+        cmocka_unit_test(test_refusals_name_the_tensor),  cmocka_unit_test(test_types_and_their_sizes),
+        cmocka_unit_test(test_isa_and_context),           cmocka_unit_test(test_identity),
         cmocka_unit_test(test_logits_stay_in_their_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+const mdl_type ops_types[OPS_TYPES] = {MDL_F32,  MDL_F16,    MDL_BF16,   MDL_Q8_0, MDL_Q4_0, MDL_Q4_1,
+                                       MDL_Q5_0, MDL_Q5_1,   MDL_Q2_K,   MDL_Q3_K, MDL_Q4_K, MDL_Q5_K,
+                                       MDL_Q6_K, MDL_IQ4_NL, MDL_IQ4_XS, MDL_MXFP4};
+
 uint32_t ops_tables(const struct eng_ops *out[2])
 {
     const struct eng_ops *best = eng_ops_best();
@@ -38,8 +42,58 @@ static void put_half(struct kvs_rng *r, uint8_t *p)
     memcpy(p, &h, 2);
 }
 
+/* Types with more parts than a scale and codes: where their f16 values stand in a block. */
+static const struct parts {
+    mdl_type type;
+    uint32_t halves, at[2];
+} parts[] = {{MDL_Q5_0, 1, {0}},    {MDL_Q5_1, 2, {0, 2}}, {MDL_Q2_K, 2, {80, 82}}, {MDL_Q3_K, 1, {108}},
+             {MDL_Q4_K, 2, {0, 2}}, {MDL_Q5_K, 2, {0, 2}}, {MDL_Q6_K, 1, {208}},    {MDL_IQ4_NL, 1, {0}},
+             {MDL_IQ4_XS, 1, {0}},  {MDL_MXFP4, 0, {0}}};
+
+static const struct parts *parts_of(mdl_type type)
+{
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+        if (parts[i].type == type) {
+            return &parts[i];
+        }
+    }
+    return NULL;
+}
+
+/* One block in twelve has all codes and inner scales at an end, one in twelve a zero for a scale. */
+static uint8_t *parts_bytes(struct kvs_rng *r, const struct parts *p, size_t n, size_t *size_out)
+{
+    static const uint8_t fills[] = {0xff, 0x00, 0x80, 0x7f, 0x0f, 0xf0};
+    uint32_t weights = 1, block = 1;
+    (void)mdl_type_block(p->type, &weights, &block);
+    *size_out = n / weights * block;
+    uint8_t *bytes = malloc(*size_out);
+    for (uint8_t *b = bytes; b < bytes + *size_out; b += block) {
+        uint32_t what = (uint32_t)kvs_rng_below(r, 12);
+        for (uint32_t i = 0; i < block; i++) {
+            b[i] = (uint8_t)kvs_rng_next(r);
+        }
+        if (what == 0) {
+            memset(b, fills[kvs_rng_below(r, sizeof fills)], block);
+        }
+        for (uint32_t i = 0; i < p->halves; i++) {
+            put_half(r, b + p->at[i]);
+        }
+        if (what == 1 && p->halves > 0) {
+            memset(b + p->at[kvs_rng_below(r, p->halves)], 0, 2);
+        }
+        if (p->type == MDL_MXFP4) {
+            b[0] = (uint8_t)(what == 1 ? kvs_rng_below(r, 4) : 105 + kvs_rng_below(r, 30));
+        }
+    }
+    return bytes;
+}
+
 uint8_t *ops_weight_bytes(struct kvs_rng *r, mdl_type type, uint32_t rows, uint32_t cols, size_t *size_out)
 {
+    if (parts_of(type) != NULL) {
+        return parts_bytes(r, parts_of(type), (size_t)rows * cols, size_out);
+    }
     size_t n = (size_t)rows * cols, size = type == MDL_F32 ? 4 * n : 2 * n;
     uint32_t block = type == MDL_Q8_0 ? 34 : type == MDL_Q4_0 ? 18 : 20;
     if (eng_ops_quantized(type)) {

@@ -6,6 +6,10 @@
 #include "base/rng.h"
 #include "engine/ops/ops.h"
 
+/* Every weight type. The order is that of the digests in the tree: new ones go to the end. */
+#define OPS_TYPES 16u
+extern const mdl_type ops_types[OPS_TYPES];
+
 /* The tables that this machine can run; ref first. */
 uint32_t ops_tables(const struct eng_ops *out[2]);
 
@@ -13,7 +17,7 @@ uint32_t ops_tables(const struct eng_ops *out[2]);
 typedef enum kind { KIND_PLAIN, KIND_WIDE, KIND_TINY, KIND_MIXED } kind;
 void ops_fill(struct kvs_rng *r, float *x, size_t n, kind k);
 
-/* A random matrix as the file would have it; bytes of one row in *row_bytes_out. free() it. */
+/* A random matrix as the file would have it, extreme blocks among the others. free() it. */
 uint8_t *ops_weight_bytes(struct kvs_rng *r, mdl_type type, uint32_t rows, uint32_t cols, size_t *size_out);
 struct eng_weight ops_pack(const struct eng_ops *ops, mdl_type type, uint32_t rows, uint32_t cols, const uint8_t *src);
 

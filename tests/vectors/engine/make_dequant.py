@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes dequant.txt: weight blocks and their values as the PyPI packages gguf and numpy give them.
 
-A line: type, the block's bytes in hex, 32 float32 values as little-endian hex. Blocks are random or extreme: scales at the
-ends of half precision (largest, subnormal, both zeros, negative), codes at the ends of their range. Needs: pip install gguf numpy.
+A line: type, the block's bytes in hex, its float32 values (32 or 256) as little-endian hex. Blocks are random or extreme:
+scales at the ends of half precision (largest, subnormal, both zeros, negative), codes and inner scales at the ends of their
+range. Needs: pip install gguf numpy.
 """
 import pathlib
 import numpy as np
@@ -27,6 +28,28 @@ def blocks(kind, rng):
         yield head + (fills[i % 5] if i % 2 else rng.bytes(codes))
 
 
+# Of the types with more parts: bytes of a block, and where its f16 scales (and minima) stand.
+PARTS = {
+    Q.Q5_0: (22, [0]), Q.Q5_1: (24, [0, 2]), Q.IQ4_NL: (18, [0]), Q.MXFP4: (17, []),
+    Q.Q2_K: (84, [80, 82]), Q.Q3_K: (110, [108]), Q.Q4_K: (144, [0, 2]), Q.Q5_K: (176, [0, 2]), Q.Q6_K: (210, [208]),
+    Q.IQ4_XS: (136, [0]),
+}
+EXPONENTS = [0, 1, 2, 3, 127, 128, 250, 251, 254, 255, 120, 130]
+
+
+def more_blocks(kind, rng):
+    size, halves = PARTS[kind]
+    fills = [0xFF, 0x00, 0x80, 0x7F, 0x0F, 0xF0]
+    for i in range(8 if size > 32 else 20):
+        b = bytearray(bytes([fills[i // 2 % len(fills)]]) * size if i % 2 else rng.bytes(size))
+        for n, at in enumerate(halves):
+            pick = SCALES[(i * (1 + 2 * n) + n) % len(SCALES)] if i < 14 else rng.integers(0, 0x7C00)
+            b[at:at + 2] = half(pick)
+        if kind == Q.MXFP4:
+            b[0] = EXPONENTS[i % len(EXPONENTS)]
+        yield bytes(b)
+
+
 def main():
     rng = np.random.default_rng(20261129)
     lines = []
@@ -40,6 +63,11 @@ def main():
         b = bits.astype("<u2").tobytes()
         values = dequantize(np.frombuffer(b, np.uint8).reshape(1, -1) if kind == Q.BF16 else np.frombuffer(b, "<f2").reshape(1, -1), kind)
         lines.append(f"{kind.name} {b.hex()} {values.astype('<f4').tobytes().hex()}")
+    for kind in PARTS:
+        for b in more_blocks(kind, rng):
+            with np.errstate(over="ignore"):
+                values = dequantize(np.frombuffer(b, np.uint8).reshape(1, -1), kind).astype("<f4")
+            lines.append(f"{kind.name} {b.hex()} {values.tobytes().hex()}")
     pathlib.Path(__file__).with_name("dequant.txt").write_text("\n".join(lines) + "\n")
 
 
