@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define GRACE_US 3000000u /* after healing: time for streams to come back */
+#define HELD_US 20000u    /* what was stopped or paused comes to rest within so long */
 #define BACK_US 1000000u  /* a request that is over leaves the workers within so long */
 
 void sim_client_create(struct sim *s)
@@ -51,7 +52,9 @@ static void leave(struct sim *s, struct sim_event *e)
 
 static void pause_or_resume(struct sim *s, struct sim_event *e)
 {
-    if (!find(s, e->id)->over)
+    struct sim_request *r = find(s, e->id);
+    r->paused_us = e->a != 0 ? s->now_us : 0;
+    if (!r->over)
         sim_router_feed(s, &(struct rtr_event){.type = RTR_EV_PAUSE, .id = e->id, .flag = e->a != 0});
 }
 
@@ -62,6 +65,7 @@ static void stop_choice(struct sim *s, struct sim_event *e)
     if (r->over || c->ended)
         return;
     c->stopped = true;
+    c->stopped_us = s->now_us;
     sim_fault(s, SIM_N_stops);
     sim_router_feed(s, &(struct rtr_event){.type = RTR_EV_CHOICE_STOP, .id = r->id, .choice = (uint32_t)e->a});
 }
@@ -169,9 +173,10 @@ static void react(struct sim *s, struct sim_request *r, uint32_t choice)
     }
 }
 
-void sim_client_placed(struct sim *s, uint64_t id, uint32_t decode_node, const char *prefill_id)
+void sim_client_placed(struct sim *s, uint64_t id, uint32_t attempt, uint32_t decode_node, const char *prefill_id)
 {
     struct sim_request *r = find(s, id);
+    r->attempt = attempt;
     r->decode_node = decode_node;
     kvs_format(r->prefill_id, sizeof r->prefill_id, "%s", prefill_id);
 }
@@ -181,6 +186,19 @@ void sim_client_prefilled(struct sim *s, uint64_t id, uint32_t decode_node, uint
     const struct sim_request *r = find(s, id);
     if (r->decode_node == decode_node && strcmp(r->prefill_id, s->node[prefill_node].id) != 0)
         sim_fail(s, "request %llu was to be prefilled by \"%s\", and %s was asked", (unsigned long long)id, r->prefill_id, s->node[prefill_node].id);
+}
+
+/* A worker goes on writing what nobody wants, or what is held back (but for a first token whose KV was on its way already). */
+void sim_client_entry(struct sim *s, const struct sim_conn *conn, const struct msg_token *t)
+{
+    const struct sim_request *r = find(s, t->request);
+    if (t->id < 0 || t->index == 0 || t->attempt != r->attempt || t->choice >= r->choices || !sim_conn_calm(s, conn))
+        return;
+    const struct sim_choice *c = &r->choice[t->choice];
+    if (c->stopped && s->now_us > c->stopped_us + HELD_US)
+        sim_fail(s, "request %llu choice %u was stopped %u ms ago and is still written", (unsigned long long)r->id, t->choice, HELD_US / 1000);
+    if (r->paused_us != 0 && s->now_us > r->paused_us + HELD_US)
+        sim_fail(s, "request %llu was paused %u ms ago and is still written", (unsigned long long)r->id, HELD_US / 1000);
 }
 
 static int32_t token_at(const struct sim_request *r, uint32_t choice, uint32_t i)
@@ -196,7 +214,7 @@ static void check_cached(struct sim *s, const struct sim_request *r, uint32_t ca
         const struct sim_request *o = s->client->request[i];
         for (uint32_t k = 0; k < o->choices && o->tenant == r->tenant; k++) {
             uint32_t n = 0, end = o->prompt_count + o->choice[k].answer_count;
-            while (n < cached && n < end && n < r->prompt_count && token_at(o, k, n) == r->prompt[n] && (o != r || r->choices > 1))
+            while (n < cached && n < end && n < r->prompt_count && token_at(o, k, n) == r->prompt[n] && (o != r || r->choices > 1 || r->attempt > 1))
                 n++;
             longest = n > longest ? n : longest;
         }
@@ -220,9 +238,9 @@ static void check_placed(struct sim *s, const struct sim_request *r, const struc
         sim_fail(s, "request %llu: prefilled by \"%s\", it says, but it was %s", n, p->prefill_worker, who);
     if (travelled != (p->bytes > 0) || travelled != (strcmp(p->transport, "loopback") == 0))
         sim_fail(s, "request %llu: %u pages, %llu bytes over \"%s\"", n, p->pages, (unsigned long long)p->bytes, p->transport);
-    if (p->mode == MSG_PLACE_LOCAL && p->cached_tokens + p->local_prefill_tokens < r->prompt_count)
+    if (p->mode == MSG_PLACE_LOCAL && c->tree_nodes == 0 && p->cached_tokens + p->local_prefill_tokens < r->prompt_count)
         sim_fail(s, "request %llu: local, but only %u of %u tokens were computed", n, p->local_prefill_tokens, r->prompt_count);
-    if (p->mode == MSG_PLACE_REMOTE && p->cached_tokens == 0 && p->local_prefill_tokens == 0 &&
+    if (p->mode == MSG_PLACE_REMOTE && c->tree_nodes == 0 && p->local_prefill_tokens == 0 &&
         (p->pages != blocks * groups || p->bytes != blocks * c->block_tokens * c->layers * 8))
         sim_fail(s, "request %llu: remote, with %u of %llu pages and %llu bytes", n, p->pages, (unsigned long long)(blocks * groups),
                  (unsigned long long)p->bytes);
@@ -277,11 +295,10 @@ static void check_gone(struct sim *s, struct sim_event *e)
 {
     for (uint32_t i = 0; i < s->conn_count; i++) {
         const struct sim_conn *c = s->conn[i];
-        const struct sim_node *worker = &s->node[c->node[0]];
-        bool disturbed = c->broken || c->stall_us + BACK_US > s->now_us || worker->hung || worker->hung_us + 2 * BACK_US > s->now_us;
-        for (uint32_t k = 0; k < c->call_count && !disturbed; k++)
+        for (uint32_t k = 0; k < c->call_count && sim_conn_calm(s, c); k++)
             if (c->call[k].method == MSG_GENERATE && c->call[k].id == e->id && c->call[k].callee != SIM_CALLEE_DONE)
-                sim_fail(s, "request %llu is over since %u ms, but %s still has it", (unsigned long long)e->id, BACK_US / 1000, worker->id);
+                sim_fail(s, "request %llu is over since %u ms, but %s still has it", (unsigned long long)e->id, BACK_US / 1000,
+                         s->node[c->node[0]].id);
     }
 }
 

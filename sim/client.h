@@ -11,6 +11,7 @@ struct sim_choice {
     uint32_t answer_count, got;
     bool ended;   /* by its last token */
     bool stopped; /* by the client's stop string */
+    uint64_t stopped_us;
 };
 
 struct sim_request {
@@ -20,6 +21,8 @@ struct sim_request {
     struct sim_choice choice[RTR_CHOICES_MAX];
     uint32_t choices;
     bool ignore_eos, over, left, slow;
+    uint64_t paused_us; /* 0: reads */
+    uint32_t attempt;
     uint32_t decode_node;         /* where the router has placed it last */
     char prefill_id[MSG_ID_MAX]; /* "": to be prefilled there */
     uint32_t pause_at, stop_at, stop_choice; /* 0: never; after so many tokens */
@@ -35,8 +38,10 @@ void sim_client_create(struct sim *s);
 void sim_client_free(struct sim *s);
 void sim_client_ask(struct sim *s, const struct sim_command *c);
 /* From the router. */
-void sim_client_placed(struct sim *s, uint64_t id, uint32_t decode_node, const char *prefill_id);
+void sim_client_placed(struct sim *s, uint64_t id, uint32_t attempt, uint32_t decode_node, const char *prefill_id);
 void sim_client_prefilled(struct sim *s, uint64_t id, uint32_t decode_node, uint32_t prefill_node); /* a worker calls PREFILL */
+struct sim_conn;
+void sim_client_entry(struct sim *s, const struct sim_conn *conn, const struct msg_token *t); /* as it came, before the core saw it */
 void sim_client_token(struct sim *s, uint64_t id, uint32_t choice, const struct msg_token *t);
 void sim_client_over(struct sim *s, uint64_t id, kvs_status st, const char *text, bool rejected);
 

@@ -1,5 +1,5 @@
 /* device.c - KV memory and the device: what a step reads, writes and answers.
- * A cell is 8 bytes a token and layer, at the place where the layout puts the token's K (K and V of one f32 dim each make 8 bytes a token).
+ * A cell is 8 bytes a token and layer: K and V of one f32 dim each, where the layout puts them (K: [dim][token], then V: [token][dim]).
  * When the last layer of a group is done, the step's entries read everything before them in that group and write their own tokens. What
  * is read is compared with what must stand there, so KV that is wrong, stale or missing is told at the step that would have used it. Cells
  * behind the tokens must be zero: kernels multiply masked positions with what they find.
@@ -30,13 +30,26 @@ bool sim_page_of(const struct sim_worker *w, const void *address, struct wrk_pag
     return false;
 }
 
-static uint64_t *cell_at(const struct sim_worker *w, const struct kvc_block_table *t, uint32_t group, uint32_t layer, uint32_t position)
+static uint8_t *cell_at(const struct sim_worker *w, const struct kvc_block_table *t, uint32_t group, uint32_t layer, uint32_t position)
 {
     const struct kvc_group *g = &w->layout.group[group];
-    uint32_t block = position / w->layout.block_tokens;
-    uint32_t page = kvc_block_row(t, group)[block];
-    uint8_t *base = sim_page(w, group, page) + kvc_head_offset(g, layer, 0);
-    return (uint64_t *)(void *)base + position % w->layout.block_tokens;
+    uint32_t page = kvc_block_row(t, group)[position / w->layout.block_tokens];
+    return sim_page(w, group, page) + kvc_head_offset(g, layer, 0) + position % w->layout.block_tokens * (size_t)4;
+}
+
+static uint64_t cell_get(const struct sim_worker *w, const uint8_t *k)
+{
+    uint32_t half[2];
+    memcpy(&half[0], k, 4);
+    memcpy(&half[1], k + w->layout.block_tokens * (size_t)4, 4);
+    return (uint64_t)half[1] << 32 | half[0];
+}
+
+static void cell_put(const struct sim_worker *w, uint8_t *k, uint64_t cell)
+{
+    uint32_t half[2] = {(uint32_t)cell, (uint32_t)(cell >> 32)};
+    memcpy(k, &half[0], 4);
+    memcpy(k + w->layout.block_tokens * (size_t)4, &half[1], 4);
 }
 
 void sim_device_create(struct sim_worker *w)
@@ -102,17 +115,18 @@ static void compute_layer(struct sim_worker *w, const struct wrk_step_entry *e, 
         return;
     }
     for (uint32_t p = 0; p < whole; p++) {
-        uint64_t *cell = cell_at(w, e->table, group, layer, p);
+        uint8_t *at = cell_at(w, e->table, group, layer, p);
+        uint64_t cell = cell_get(w, at);
         if (p < v.token_count)
             h = sim_history(h, v.tokens[p], p);
         uint64_t due = sim_cell(h, layer);
         if (p >= e->pos && p < end) {
             if (v.tokens[p] != e->ids[p - e->pos])
                 sim_fail(w->s, "%s: a step's token ids are not the sequence's", w->s->node[w->node].id);
-            *cell = due;
-        } else if (p < e->pos ? *cell != due : *cell != 0 && (p >= v.token_count || *cell != due)) {
+            cell_put(w, at, due);
+        } else if (p < e->pos ? cell != due : cell != 0 && (p >= v.token_count || cell != due)) {
             sim_fail(w->s, "%s reads wrong KV: sequence %u (computed %u of %u), position %u, layer %u: %llx instead of %llx",
-                     w->s->node[w->node].id, e->seq, e->pos, v.token_count, p, layer, (unsigned long long)*cell,
+                     w->s->node[w->node].id, e->seq, e->pos, v.token_count, p, layer, (unsigned long long)cell,
                      p < e->pos ? (unsigned long long)due : 0);
             return;
         }
@@ -131,7 +145,7 @@ static void compute_group(struct sim_worker *w, uint32_t group)
         }
         for (uint32_t l = g->first_layer; l < g->first_layer + g->layers; l++) {
             compute_layer(w, e, group, l);
-            w->read[i] = sim_read_cell(w->read[i], *cell_at(w, e->table, group, l, e->pos + e->count - 1));
+            w->read[i] = sim_read_cell(w->read[i], cell_get(w, cell_at(w, e->table, group, l, e->pos + e->count - 1)));
         }
     }
 }

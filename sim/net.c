@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define CALM_US 6000000u
+
 typedef enum frame_type { CALL, ITEM, END, CANCEL, ACK, NACK, PAUSE, RESUME } frame_type;
 
 struct frame {
@@ -95,6 +97,22 @@ static struct sim_conn *mine(struct sim *s, uint32_t node, uint64_t conn, uint32
     return c->up[*side_out] && !c->over[*side_out] ? c : NULL;
 }
 
+bool sim_rpc_alive(struct sim *s, uint32_t node, uint64_t conn)
+{
+    uint32_t side;
+    return mine(s, node, conn, &side) != NULL;
+}
+
+bool sim_conn_calm(const struct sim *s, const struct sim_conn *c)
+{
+    bool calm = !c->broken && (c->stall_us == 0 || c->stall_us + CALM_US <= s->now_us);
+    for (uint32_t side = 0; side < 2; side++) {
+        const struct sim_node *n = &s->node[c->node[side]];
+        calm = calm && n->alive && !n->hung && (n->hung_us == 0 || n->hung_us + CALM_US <= s->now_us);
+    }
+    return calm;
+}
+
 static void deadline(struct sim *s, struct sim_event *e)
 {
     uint32_t side;
@@ -102,6 +120,8 @@ static void deadline(struct sim *s, struct sim_event *e)
     struct sim_call *k = c != NULL ? call_find(c, (uint32_t)e->a) : NULL;
     if (k == NULL || !k->caller_waits || k->caller_done || k->caller != side)
         return;
+    if (k->method == MSG_ABORT && sim_conn_calm(s, c))
+        sim_fail(s, "%s did not answer ABORT", s->node[c->node[!side]].id);
     static const struct msg_end late = {.status = KVS_REQ_DEADLINE, .text = "no END before the call's deadline"};
     struct sim_call copy = *k;
     k->caller_waits = false;

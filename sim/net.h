@@ -52,6 +52,9 @@ void sim_rpc_item(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream, 
 void sim_rpc_end(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream, const struct msg_end *end);
 void sim_rpc_cancel(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream);
 void sim_rpc_ack(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream, const struct kvs_buf *nack); /* NULL: ACK */
+bool sim_rpc_alive(struct sim *s, uint32_t node, uint64_t conn); /* as far as this node knows */
+/* Has nothing been done to this link or its ends for a while that could explain a delay? */
+bool sim_conn_calm(const struct sim *s, const struct sim_conn *c);
 bool sim_rpc_owes(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream); /* our call there is not over for us */
 void sim_rpc_pause(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream, const struct kvs_buf *body, bool resume);
 

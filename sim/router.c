@@ -78,7 +78,7 @@ static void act_generate(struct sim *s, const struct rtr_action *a)
     KVS_ASSERT(st == KVS_OK);
     sim_note(s, SIM_ROUTER, "place request %u attempt %u choice %u on connection %u", a->id, a->attempt, a->choice, a->worker);
     const struct link *l = link_of(s, a->worker);
-    sim_client_placed(s, a->id, l != NULL ? l->node : SIM_ROUTER, a->generate.prefill_worker);
+    sim_client_placed(s, a->id, a->attempt, l != NULL ? l->node : SIM_ROUTER, a->generate.prefill_worker);
     struct sim_call own = {.id = a->id, .attempt = a->attempt, .choice = a->choice};
     if (sim_rpc_call(s, SIM_ROUTER, a->worker, MSG_GENERATE, a->remaining_ms, &body, &own) == 0) {
         /* The connection is gone and the core has not heard of it yet: as if the call had been lost. */
@@ -222,6 +222,7 @@ static void item_tokens(struct sim *s, uint64_t conn, const uint8_t *body, size_
     if (msg_tokens_decode(body, n, &arena, &m, &err) != KVS_OK)
         sim_fail(s, "Tokens does not decode: %s", err.text);
     for (uint32_t i = 0; !s->failed && i < m.count; i++) {
+        sim_client_entry(s, sim_conn_find(s, conn), &m.entries[i]);
         uint32_t times = sim_chance(s, s->set.doubled) ? 2 : 1;
         if (times == 2)
             sim_fault(s, SIM_N_doubled_events);

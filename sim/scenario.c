@@ -21,12 +21,12 @@ struct row {
 static const struct row rows[] = {
     ROW(block_tokens, 8),     ROW(layers, 5),          ROW(group_layers, 2),       ROW(pages, 160),       ROW(context, 400),
     ROW(chunk_tokens, 32),    ROW(reserve_tokens, 64), ROW(batch, 8),              ROW(sequences, 96),    ROW(vocab, 97),
-    ROW(tree_nodes, 0),       ROW(prefixes, 0),        ROW(prefix_tokens, 100), ROW(tenants, 1),
+    ROW(tree_nodes, 0),       ROW(tree_ttl_us, 0), ROW(prefixes, 0),        ROW(prefix_tokens, 100), ROW(tenants, 1),
     ROW(calls, 64),           ROW(prefill_calls, 16),  ROW(send_window, 6),        ROW(queue_wait_us, 4000000), ROW(both_wait_us, 100000),
     ROW(requests_max, 512),   ROW(queue_max, 256),     ROW(worker_sequences, 48),  ROW(local_threshold, 16),
     ROW(deadline_us, 30000000), ROW(step_us, 1000),    ROW(token_us, 20),          ROW(latency_us, 200),  ROW(kv_us, 300),
     FAULT(kv_drop),           FAULT(kv_corrupt),       FAULT(kv_broken),           FAULT(kv_send_error),  FAULT(kv_double),
-    FAULT(kv_late),           FAULT(kv_forge),         FAULT(doubled),             FAULT(numeric),        FAULT(preempt),
+    FAULT(kv_late),           FAULT(kv_forge),         FAULT(doubled),             FAULT(numeric), FAULT(flush),        FAULT(preempt),
     FAULT(grant_refused),     ROW(restart_us, 300000), ROW(lease_us, 10000000),
 };
 #define ROWS (sizeof rows / sizeof rows[0])

@@ -62,6 +62,8 @@ static void act_grant(struct sim_worker *w, const struct dcw_action *a)
     struct sim_xfer *x = xfer_new(w, a->xfer);
     check_unique(s, w->node, a->xfer);
     check_unique(s, w->node, a->grant.nonce);
+    if (a->grant.sink_epoch != s->node[w->node].epoch)
+        sim_fail(s, "%s grants under an epoch that is not its own", s->node[w->node].id);
     if (sim_chance(s, s->set.grant_refused)) {
         sim_fault(s, SIM_N_grants_refused);
         x->refused = true;
@@ -166,6 +168,12 @@ static void act_forget(struct sim_worker *w, struct sim_xfer *x)
     *x = w->xfer[--w->xfer_count];
 }
 
+static void check_alive(struct sim_worker *w, uint64_t conn)
+{
+    if (!sim_rpc_alive(w->s, w->node, conn))
+        sim_fail(w->s, "%s speaks to a router whose connection is gone", w->s->node[w->node].id);
+}
+
 static void act_tokens(struct sim_worker *w, const struct dcw_action *a)
 {
     struct msg_tokens m = {.entries = a->tokens.entries, .count = a->tokens.count};
@@ -173,6 +181,7 @@ static void act_tokens(struct sim_worker *w, const struct dcw_action *a)
     kvs_buf_init(&body, MSG_PAYLOAD_MAX);
     kvs_status st = msg_tokens_encode(&m, &body);
     KVS_ASSERT(st == KVS_OK);
+    check_alive(w, a->tokens.conn);
     sim_rpc_item(w->s, w->node, a->tokens.conn, a->tokens.stream, &body);
     kvs_buf_fini(&body);
 }
@@ -206,6 +215,7 @@ static void act(struct sim_worker *w, const struct dcw_action *a)
         break;
     case DCW_ACT_TOKENS: act_tokens(w, a); break;
     case DCW_ACT_END:
+        check_alive(w, a->end.conn);
         sim_note(s, w->node, "END for request %u: %s", a->request, a->end.end.status);
         sim_rpc_end(s, w->node, a->end.conn, a->end.stream, &a->end.end);
         break;

@@ -77,7 +77,8 @@ static void collect(struct sim_worker *w)
         sim_count(w->s, SIM_N_nacked, p.nacked);
         sim_count(w->s, SIM_N_cancelled, p.cancelled);
     }
-    sim_count(w->s, SIM_N_preemptions, wrk_sched_stats(w->sched).preemptions);
+    struct wrk_sched_stats st = wrk_sched_stats(w->sched);
+    sim_count(w->s, SIM_N_preemptions, st.preemptions);
 }
 
 void sim_worker_destroy(struct sim_worker *w)
@@ -310,8 +311,11 @@ static void call_generate(struct sim_worker *w, uint64_t conn, const struct sim_
     uint32_t times = sim_chance(s, s->set.doubled) ? 2 : 1;
     if (times == 2)
         sim_fault(s, SIM_N_doubled_events);
+    uint64_t accepted = dcw_stats(w->dcw).accepted;
     while (st == KVS_OK && times-- > 0)
         sim_sink_feed(w, &ev);
+    if (w->draining && dcw_stats(w->dcw).accepted != accepted)
+        sim_fail(s, "%s is draining and takes a request", s->node[w->node].id);
     kvs_arena_fini(&arena);
 }
 
