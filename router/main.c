@@ -20,8 +20,9 @@
 
 struct router_config {
     char name[MSG_ID_MAX], cluster[MSG_ID_MAX], listen[128], control[MSG_URL_MAX], discovery[MSG_URL_MAX], advertise[128];
-    uint32_t placement, local_threshold, max_queue, max_requests, worker_sequences, http_threads, connections, log_level;
+    uint32_t placement, local_threshold, max_queue, max_requests, worker_sequences, http_threads, connections, deaths, log_level;
     uint64_t deadline_us;
+    bool resume;
 };
 
 #define AT(field) offsetof(struct router_config, field)
@@ -43,6 +44,9 @@ static const struct kvs_config_row rows[] = {
     {"router.max_requests", "max-requests", KVS_CFG_U32, "1024", 1, 65536, NULL, "requests at once, waiting ones included", AT(max_requests)},
     {"router.worker_sequences", "worker-sequences", KVS_CFG_U32, "128", 1, 65536, NULL, "sequences given to one decode worker at once",
      AT(worker_sequences)},
+    {"router.resume", "resume", KVS_CFG_BOOL, "true", 0, 0, NULL,
+     "answers under way go on at another decode worker when theirs is lost or drains", AT(resume)},
+    {"router.deaths", "deaths", KVS_CFG_U32, "2", 1, 1000, NULL, "workers that may die under one request until it is given up", AT(deaths)},
     {"router.http_threads", "http-threads", KVS_CFG_U32, "2", 1, 16, NULL, "threads that read and write HTTP", AT(http_threads)},
     {"router.connections", "connections", KVS_CFG_U32, "2048", 8, 65536, NULL, "HTTP connections at once", AT(connections)},
     {"log.level", "log-level", KVS_CFG_ENUM, "info", 0, 0, "error|warn|info|debug|trace", "what is logged on stderr", AT(log_level)},
@@ -112,6 +116,8 @@ static kvs_status start(struct router *r, const struct router_config *c, struct 
     d.core.deadline_us = c->deadline_us;
     d.core.local_threshold = c->local_threshold;
     d.core.placement = (msg_placement)c->placement;
+    d.core.resume = c->resume;
+    d.core.deaths_max = c->deaths;
     if (kvs_loop_create(&r->loop) != KVS_OK || kvs_metrics_create(&r->metrics) != KVS_OK ||
         rtr_board_create(r->metrics, c->name, &r->board) != KVS_OK || kvs_timer_create(r->loop, look_whether_idle, r, &r->stop_timer) != KVS_OK ||
         kvs_loop_signals(r->loop, signals, 2, on_signal, r) != KVS_OK)

@@ -10,7 +10,8 @@ kvs_status rtr_admission_init(struct rtr_admission *a, uint32_t requests_max, ui
 {
     KVS_ASSERT(requests_max > 0);
     memset(a, 0, sizeof(*a));
-    a->queue = calloc(queue_max ? queue_max : 1, sizeof(*a->queue));
+    a->ring = requests_max;
+    a->queue = calloc(a->ring, sizeof(*a->queue));
     if (!a->queue)
         return KVS_SELF_NOMEM;
     a->requests_max = requests_max;
@@ -55,14 +56,22 @@ void rtr_admission_leave(struct rtr_admission *a, uint32_t prompt_tokens, uint64
 
 static uint32_t *cell(const struct rtr_admission *a, uint32_t index)
 {
-    return &a->queue[(a->head + index) % a->queue_max];
+    return &a->queue[(a->head + index) % a->ring];
 }
 
 void rtr_admission_wait(struct rtr_admission *a, uint32_t slot)
 {
-    KVS_ASSERT(a->waiting < a->queue_max);
+    KVS_ASSERT(a->waiting < a->ring);
     *cell(a, a->waiting) = slot;
     a->waiting++;
+}
+
+void rtr_admission_wait_first(struct rtr_admission *a, uint32_t slot)
+{
+    KVS_ASSERT(a->waiting < a->ring);
+    a->head = (a->head + a->ring - 1) % a->ring;
+    a->waiting++;
+    *cell(a, 0) = slot;
 }
 
 void rtr_admission_unwait(struct rtr_admission *a, uint32_t slot)
@@ -73,7 +82,7 @@ void rtr_admission_unwait(struct rtr_admission *a, uint32_t slot)
     if (i == a->waiting)
         return;
     if (i == 0) {
-        a->head = (a->head + 1) % a->queue_max;
+        a->head = (a->head + 1) % a->ring;
     } else {
         for (; i + 1 < a->waiting; i++)
             *cell(a, i) = *cell(a, i + 1);

@@ -11,9 +11,10 @@ struct rtr_admission {
     uint64_t tokens_max;
     uint32_t requests; /* accepted and not over */
     uint64_t tokens;   /* of their prompts */
-    /* Waiting requests in order of arrival: a ring of slots of the request table. */
+    /* Waiting requests, next one first: a ring of slots of the request table. It has room for all requests: queue_max bounds those that come
+     * in, not those that had begun to run and have lost their worker. */
     uint32_t *queue;
-    uint32_t head, waiting;
+    uint32_t ring, head, waiting;
     /* Finished requests over the last seconds, to say when a place may be free: an exponential mean of the time between two ends. */
     uint64_t last_end_us, gap_us;
 };
@@ -25,6 +26,7 @@ KVS_MUST_CHECK kvs_status rtr_admission_room(const struct rtr_admission *a, uint
 void rtr_admission_enter(struct rtr_admission *a, uint32_t prompt_tokens);
 void rtr_admission_leave(struct rtr_admission *a, uint32_t prompt_tokens, uint64_t now_us);
 void rtr_admission_wait(struct rtr_admission *a, uint32_t slot);
+void rtr_admission_wait_first(struct rtr_admission *a, uint32_t slot); /* before all others: its client is in the middle of an answer */
 void rtr_admission_unwait(struct rtr_admission *a, uint32_t slot); /* not waiting: nothing happens */
 uint32_t rtr_admission_at(const struct rtr_admission *a, uint32_t index); /* index < waiting, 0 is next */
 uint32_t rtr_admission_retry_s(const struct rtr_admission *a); /* 1..60 */

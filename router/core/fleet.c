@@ -61,6 +61,8 @@ kvs_status rtr_fleet_up(struct rtr_fleet *f, uint64_t key, uint32_t model, const
     w->role = card->role;
     w->draining = card->draining;
     memcpy(w->id, card->id, sizeof(w->id));
+    memcpy(w->numerics, card->numerics, sizeof(w->numerics));
+    memcpy(w->kv_types, card->kv_types, sizeof(w->kv_types));
     w->id[sizeof(w->id) - 1] = 0;
     return KVS_OK;
 }

@@ -15,6 +15,7 @@ struct rtr_worker {
     char id[MSG_ID_MAX];
     msg_role role;
     bool draining, suspect;
+    char numerics[128], kv_types[32]; /* equal: the same tokens bit for bit */
     /* from its load reports */
     uint64_t reported_tokens;
     uint32_t link_count;

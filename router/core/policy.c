@@ -6,6 +6,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "router/core/policy.h"
 
+#include <string.h>
+
 static uint64_t larger(uint64_t a, uint64_t b)
 {
     return a > b ? a : b;
@@ -40,6 +42,13 @@ static struct rtr_worker *best_prefill(const struct rtr_fleet *f, const struct r
     return best;
 }
 
+/* What has begun in one numerics class goes on in it: another one would write other tokens. */
+static bool fits(const struct rtr_ask *ask, const struct rtr_worker *w)
+{
+    return !ask->numerics || (strncmp(ask->numerics, w->numerics, sizeof(w->numerics)) == 0 &&
+                              strncmp(ask->kv_types, w->kv_types, sizeof(w->kv_types)) == 0);
+}
+
 static bool wants_remote(const struct rtr_ask *ask)
 {
     if (ask->placement == MSG_PLACE_AUTO)
@@ -54,7 +63,7 @@ kvs_status rtr_policy_place(const struct rtr_fleet *f, const struct rtr_ask *ask
     struct rtr_place local = {0}, pair = {0};
     for (uint32_t i = 0; i < f->workers_max; i++) {
         struct rtr_worker *w = &f->workers[i];
-        if (!w->key || w->key == ask->avoid || w->model != ask->model || w->draining || !rtr_worker_decodes(w))
+        if (!w->key || w->key == ask->avoid || w->model != ask->model || w->draining || !rtr_worker_decodes(w) || !fits(ask, w))
             continue;
         any = true;
         /* An idle worker takes any request, also one with more choices than the limit: it could never run otherwise. */

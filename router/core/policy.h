@@ -13,6 +13,7 @@ struct rtr_ask {
     uint32_t local_threshold;
     uint32_t sequences_max;  /* per decode worker */
     uint64_t avoid;          /* key of a worker that must not be taken again; 0: none */
+    const char *numerics, *kv_types; /* only workers of this numerics class; NULL: any */
 };
 
 struct rtr_place {

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MOVES_MAX 8u /* a rolling restart of that many workers under one request */
+
 kvs_status rtr_req_init(struct rtr_req *q, const struct rtr_request *ask, uint64_t deadline_us)
 {
     KVS_ASSERT(q->state == RTR_REQ_FREE);
@@ -47,6 +49,15 @@ bool rtr_req_emitted(const struct rtr_req *q)
     return false;
 }
 
+uint32_t rtr_req_tokens(const struct rtr_req *q)
+{
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < q->ask.choices; i++)
+        if (!q->choice[i].done && q->choice[i].count > most)
+            most = q->choice[i].count;
+    return q->ask.token_count + most;
+}
+
 kvs_status rtr_choice_append(struct rtr_choice *c, int32_t id, uint32_t max_tokens)
 {
     KVS_ASSERT(c->count < max_tokens);
@@ -63,7 +74,7 @@ kvs_status rtr_choice_append(struct rtr_choice *c, int32_t id, uint32_t max_toke
     return KVS_OK;
 }
 
-static kvs_status join(struct rtr_req *q, struct rtr_choice *c)
+static kvs_status join(const struct rtr_req *q, struct rtr_choice *c)
 {
     uint32_t prompt = q->ask.token_count;
     free(c->joined);
@@ -75,16 +86,21 @@ static kvs_status join(struct rtr_req *q, struct rtr_choice *c)
     return KVS_OK;
 }
 
-kvs_status rtr_req_generate(struct rtr_req *q, uint32_t choice, struct msg_generate *out)
+kvs_status rtr_req_join(struct rtr_req *q)
+{
+    kvs_status s = KVS_OK;
+    for (uint32_t i = 0; i < q->ask.choices && s == KVS_OK; i++)
+        if (!q->choice[i].done && q->choice[i].count)
+            s = join(q, &q->choice[i]);
+    return s;
+}
+
+void rtr_req_generate(const struct rtr_req *q, uint32_t choice, struct msg_generate *out)
 {
     KVS_ASSERT(choice < q->ask.choices);
-    struct rtr_choice *c = &q->choice[choice];
+    const struct rtr_choice *c = &q->choice[choice];
     const struct rtr_request *a = &q->ask;
-    if (c->count) {
-        kvs_status s = join(q, c);
-        if (s != KVS_OK)
-            return s;
-    }
+    KVS_ASSERT(c->count == 0 || c->joined);
     memset(out, 0, sizeof(*out));
     out->request = a->id;
     out->attempt = q->attempt;
@@ -107,10 +123,24 @@ kvs_status rtr_req_generate(struct rtr_req *q, uint32_t choice, struct msg_gener
     out->placement = q->prefill ? MSG_PLACE_REMOTE : MSG_PLACE_LOCAL;
     memcpy(out->prefill_worker, q->prefill_id, sizeof(out->prefill_worker));
     out->prompt = "";
-    return KVS_OK;
 }
 
-bool rtr_status_retryable(kvs_status s)
+bool rtr_req_try_again(struct rtr_req *q, kvs_status status, bool resume, uint32_t deaths_max)
 {
-    return kvs_is_busy(s) || kvs_is_peer(s) || s == KVS_SELF_STOPPING || s == KVS_SELF_NOMEM || s == KVS_SELF_IO;
+    bool begun = rtr_req_emitted(q);
+    if (begun && !resume)
+        return false;
+    if (status == KVS_SELF_STOPPING)
+        return q->moves++ < MOVES_MAX;
+    if (kvs_is_peer(status)) {
+        q->replaced = true;
+        return ++q->deaths < deaths_max;
+    }
+    if (q->spoke || !(kvs_is_busy(status) || status == KVS_SELF_NOMEM || status == KVS_SELF_IO))
+        return false;
+    if (begun)
+        return q->moves++ < MOVES_MAX;
+    bool first = !q->replaced;
+    q->replaced = true;
+    return first;
 }

@@ -1,7 +1,9 @@
 /* request.h - one request inside the core: its prompt, its choices and what they emitted, the attempt that runs. Pure data and its helpers.
  *
  *   FREE -> WAITING -> RUNNING -> OVER -> FREE        (OVER: FINISH is among the actions; freed at the next step)
- *              ^----------'  (second attempt, all workers full)
+ *              ^----------'  (another attempt, all workers full)
+ * An attempt ends with its worker. The next one is given prompt and emitted tokens and goes on at the next index: a sequence's whole state is
+ * its parameters, its seed and its tokens.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_ROUTER_CORE_REQUEST_H
 #define KVS_ROUTER_CORE_REQUEST_H
@@ -27,6 +29,10 @@ struct rtr_req {
     uint64_t deadline_us;
     uint32_t attempt; /* 1 is the first; 0: none yet */
     bool replaced, paused;
+    bool spoke;     /* the current attempt has delivered a token */
+    uint32_t deaths; /* workers that died (or broke the protocol) under it */
+    uint32_t moves;  /* times it was handed back or refused after it had begun */
+    char numerics[128], kv_types[32]; /* of the attempt that began last */
     uint64_t decode, prefill; /* worker keys; prefill 0: local */
     char prefill_id[MSG_ID_MAX];
     char end_text[256];
@@ -36,11 +42,16 @@ KVS_MUST_CHECK kvs_status rtr_req_init(struct rtr_req *q, const struct rtr_reque
 void rtr_req_fini(struct rtr_req *q); /* state FREE, all memory back */
 uint32_t rtr_req_live(const struct rtr_req *q);      /* choices that are not done */
 bool rtr_req_emitted(const struct rtr_req *q);       /* has any choice emitted a token? */
+uint32_t rtr_req_tokens(const struct rtr_req *q);    /* the longest sequence that still runs: prompt and emitted */
 KVS_MUST_CHECK kvs_status rtr_choice_append(struct rtr_choice *c, int32_t id, uint32_t max_tokens);
-/* Everything but remaining time; pointers into q. KVS_SELF_NOMEM when prompt and emitted tokens could not be joined. */
-KVS_MUST_CHECK kvs_status rtr_req_generate(struct rtr_req *q, uint32_t choice, struct msg_generate *out);
+/* Puts prompt and emitted tokens into one piece, for every choice that is to run again. */
+KVS_MUST_CHECK kvs_status rtr_req_join(struct rtr_req *q);
+/* Everything but remaining time; pointers into q. */
+void rtr_req_generate(const struct rtr_req *q, uint32_t choice, struct msg_generate *out);
 
-/* Of an END or ERROR before the first token: may another worker do better? */
-bool rtr_status_retryable(kvs_status s);
+/* The attempt ended with that status: may there be another one? Counts it. Lost or broken workers: deaths_max of them in a request's life end
+ * it (it may be what kills them). Handed back by a worker that stops: some times. Refused before the attempt's first token: once before the
+ * request's first token, some times after it (resume: those may go on at all). */
+bool rtr_req_try_again(struct rtr_req *q, kvs_status status, bool resume, uint32_t deaths_max);
 
 #endif

@@ -56,6 +56,8 @@ void rtr_config_default(struct rtr_config *c)
     c->deadline_us = 600ull * 1000000;
     c->local_threshold = 64;
     c->placement = MSG_PLACE_AUTO;
+    c->resume = true;
+    c->deaths_max = 2;
 }
 
 kvs_status rtr_create(const struct rtr_config *c, struct rtr **out, struct kvs_error *err)
@@ -232,13 +234,16 @@ static void finish(struct rtr *r, struct rtr_req *q, kvs_status status, const ch
 
 static kvs_status choose(const struct rtr *r, const struct rtr_req *q, uint64_t avoid, struct rtr_place *out)
 {
+    bool begun = rtr_req_emitted(q);
     struct rtr_ask ask = {.model = q->ask.model,
-                          .prompt_tokens = q->ask.token_count,
+                          .prompt_tokens = rtr_req_tokens(q),
                           .sequences = rtr_req_live(q),
                           .placement = q->ask.placement != MSG_PLACE_AUTO ? q->ask.placement : r->config.placement,
                           .local_threshold = r->config.local_threshold,
                           .sequences_max = r->config.worker_sequences_max,
-                          .avoid = avoid};
+                          .avoid = avoid,
+                          .numerics = begun ? q->numerics : NULL,
+                          .kv_types = begun ? q->kv_types : NULL};
     return rtr_policy_place(&r->fleet, &ask, out);
 }
 
@@ -248,7 +253,10 @@ static void start(struct rtr *r, struct rtr_req *q, const struct rtr_place *p)
     q->state = RTR_REQ_RUNNING;
     r->stats.running++;
     q->attempt++;
+    q->spoke = false;
     q->decode = p->decode->key;
+    memcpy(q->numerics, p->decode->numerics, sizeof(q->numerics));
+    memcpy(q->kv_types, p->decode->kv_types, sizeof(q->kv_types));
     q->prefill = p->prefill ? p->prefill->key : 0;
     memset(q->prefill_id, 0, sizeof(q->prefill_id));
     if (p->prefill) {
@@ -256,6 +264,10 @@ static void start(struct rtr *r, struct rtr_req *q, const struct rtr_place *p)
         p->prefill->given++;
     }
     p->decode->given++;
+    if (rtr_req_join(q) != KVS_OK) {
+        finish(r, q, KVS_SELF_NOMEM, "out of memory");
+        return;
+    }
     for (uint32_t i = 0; i < q->ask.choices; i++) {
         if (q->choice[i].done)
             continue;
@@ -277,33 +289,58 @@ static void start(struct rtr *r, struct rtr_req *q, const struct rtr_place *p)
 static void wait_in_queue(struct rtr *r, struct rtr_req *q)
 {
     KVS_ASSERT(q->state == RTR_REQ_WAITING);
-    rtr_admission_wait(&r->admission, slot_of(r, q));
+    if (rtr_req_emitted(q))
+        rtr_admission_wait_first(&r->admission, slot_of(r, q));
+    else
+        rtr_admission_wait(&r->admission, slot_of(r, q));
     r->stats.waiting++;
 }
 
-/* The current attempt is lost or refused. Before the first token another worker may do it, once. */
+/* The current attempt is over, by itself or by us: the next one. place NULL: when a worker has room. */
+static void again(struct rtr *r, struct rtr_req *q, const struct rtr_place *place)
+{
+    stop_attempt(r, q);
+    q->state = RTR_REQ_WAITING;
+    r->stats.running--;
+    if (place)
+        start(r, q, place);
+    else
+        wait_in_queue(r, q);
+}
+
+/* The current attempt is lost, refused or handed back. Another worker may go on with it; what is running waits for one even when the queue
+ * is full for others. */
 static void attempt_failed(struct rtr *r, struct rtr_req *q, kvs_status status, const char *text)
 {
     struct rtr_place p;
-    if (q->replaced || rtr_req_emitted(q) || !rtr_status_retryable(status)) {
+    bool begun = rtr_req_emitted(q);
+    if (!rtr_req_try_again(q, status, r->config.resume, r->config.deaths_max)) {
         finish(r, q, status, text);
         return;
     }
     kvs_status s = choose(r, q, q->decode, &p);
-    bool may_wait = s == KVS_BUSY_QUEUE && rtr_admission_room(&r->admission, 0, true) != KVS_BUSY_QUEUE;
+    bool may_wait = s == KVS_BUSY_QUEUE && (begun || rtr_admission_room(&r->admission, 0, true) == KVS_OK);
     if (s != KVS_OK && !may_wait) {
         finish(r, q, status, text);
         return;
     }
-    stop_attempt(r, q);
-    q->replaced = true;
-    q->state = RTR_REQ_WAITING;
-    r->stats.running--;
-    r->stats.replaced++;
-    if (s == KVS_OK)
-        start(r, q, &p);
-    else
-        wait_in_queue(r, q);
+    (*(begun ? &r->stats.resumed : &r->stats.replaced))++;
+    again(r, q, s == KVS_OK ? &p : NULL);
+}
+
+/* A worker that drains: what another one has room for moves there now. The rest runs on until it is done or handed back. */
+static void move_away(struct rtr *r, uint64_t key)
+{
+    const struct rtr_worker *w = rtr_fleet_find(&r->fleet, key);
+    for (uint32_t i = 0; w && w->draining && w->sequences && r->config.resume && i < r->config.requests_max; i++) {
+        struct rtr_req *q = &r->requests[i];
+        struct rtr_place p;
+        if (q->state != RTR_REQ_RUNNING || q->decode != key || choose(r, q, key, &p) != KVS_OK ||
+            !rtr_req_try_again(q, KVS_SELF_STOPPING, true, r->config.deaths_max))
+            continue;
+        r->stats.moved++;
+        again(r, q, &p);
+    }
 }
 
 #define MODELS_BLOCKED_MAX 16
@@ -414,6 +451,8 @@ static void on_request(struct rtr *r, const struct rtr_request *ask)
 static void deliver(struct rtr *r, struct rtr_req *q, uint32_t choice, const struct msg_token *t)
 {
     r->entry = *t;
+    /* What the first entry of a later attempt says is about that attempt, not about the prompt. */
+    r->entry.has_placed = t->has_placed && t->index == 0;
     struct rec *a = push(r, RTR_ACT_TOKEN, q->ask.id);
     a->choice = choice;
     a->attempt = q->attempt;
@@ -440,8 +479,10 @@ static void on_token(struct rtr *r, uint64_t worker, const struct msg_token *t)
         finish(r, q, KVS_SELF_NOMEM, "out of memory");
         return;
     }
-    if (t->id >= 0)
+    if (t->id >= 0) {
         uncharge_token(r, q, c);
+        q->spoke = true;
+    }
     bool failed = t->finish == MSG_FINISH_ERROR || t->finish == MSG_FINISH_ABORT;
     if (t->id >= 0 || !failed)
         deliver(r, q, t->choice, t);
@@ -570,6 +611,7 @@ static void on_event(struct rtr *r, const struct rtr_event *ev)
         break;
     case RTR_EV_WORKER_CARD:
         rtr_fleet_card(&r->fleet, ev->worker, ev->card);
+        move_away(r, ev->worker);
         r->pump = true;
         break;
     case RTR_EV_WORKER_DOWN: on_worker_down(r, ev->worker); r->pump = true; break;
@@ -580,6 +622,7 @@ static void on_event(struct rtr *r, const struct rtr_event *ev)
         break;
     case RTR_EV_LOAD:
         rtr_fleet_load(&r->fleet, ev->worker, ev->load);
+        move_away(r, ev->worker);
         r->pump = true;
         break;
     case RTR_EV_TOKEN: on_token(r, ev->worker, ev->token); break;
@@ -632,7 +675,8 @@ static bool expand_generate(struct rtr *r, const struct rec *a, struct rtr_actio
         return false;
     uint64_t left_ms = q->deadline_us > r->now_us ? (q->deadline_us - r->now_us) / 1000 : 0;
     out->remaining_ms = left_ms < 1 ? 1 : left_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)left_ms;
-    return rtr_req_generate(q, a->choice, &out->generate) == KVS_OK;
+    rtr_req_generate(q, a->choice, &out->generate);
+    return true;
 }
 
 size_t rtr_actions(struct rtr *r, struct rtr_action *out, size_t cap)

@@ -7,8 +7,10 @@
  *   - every request given by EV_REQUEST ends exactly once: by ACT_REJECT (never accepted) or by ACT_FINISH, at the latest at its deadline;
  *   - tokens of a choice are delivered in order of index, without a gap, once; duplicates and entries of an earlier attempt are dropped;
  *   - nothing is delivered for a request after its end.
- * All choices of a request run on one decode worker. A worker that refuses or is lost before the request's first token is replaced by another
- * one, once; later it ends the request with an error (prompt and emitted tokens are kept per choice, so that resuming needs no new state).
+ * All choices of a request run on one decode worker. When that worker is lost, breaks the protocol or hands a sequence back, all choices that
+ * are not done go on at another one of the same model and numerics class, in a new attempt with prompt and emitted tokens: the client sees a
+ * pause. With no other worker that could take them, or when deaths_max workers died under the request, it ends with an error at once. A refusal
+ * before the first token is made good once. What runs on a worker that drains moves as soon as another one has room for it.
  * Workers and models are known by keys that the caller chooses (worker: one per control connection, never reused; model: one per model object).
  * Contract: after every rtr_step call rtr_actions until it returns 0, before the next rtr_step. Pointers in events are borrowed during the
  * step; pointers in actions are valid until the next rtr_step. Not thread-safe.
@@ -34,6 +36,8 @@ struct rtr_config {
     uint64_t deadline_us;          /* from EV_REQUEST to the end, unless the request has a nearer one */
     uint32_t local_threshold;      /* prompts up to so many tokens are prefilled on the decode worker */
     msg_placement placement;       /* AUTO: by the threshold; LOCAL, REMOTE: always so, unless the request says otherwise */
+    bool resume;                   /* requests that have delivered tokens may go on at another worker */
+    uint32_t deaths_max;           /* a request under which so many workers died is given up: it may be what kills them */
 };
 void rtr_config_default(struct rtr_config *c);
 
@@ -111,7 +115,8 @@ struct rtr_stats {
     uint32_t running, waiting;           /* requests */
     uint64_t accepted, rejected, finished_ok, failed, cancelled;
     uint64_t duplicates, late, gaps;     /* token entries dropped: seen before, of another attempt or worker; and holes found */
-    uint64_t replaced;                   /* second attempts on another worker */
+    uint64_t replaced;                   /* another attempt before the first token */
+    uint64_t resumed, moved;             /* another attempt after it: the worker was lost or gave up; the worker drains */
     uint64_t workers_refused;            /* over workers_max */
     uint64_t outstanding_tokens;         /* given to workers and not yet done, over the whole fleet; 0 when idle */
     uint32_t sequences;                  /* the same, sequences */

@@ -356,6 +356,9 @@ static void make_metrics(struct rtr_dispatch *d)
     d->m.placed[1] = kvs_counter(m, "kvasir_router_placements_total", "mode=\"remote\"", "Requests by where their prompt was read.");
     d->m.prompt_tokens = kvs_counter(m, "kvasir_prompt_tokens_total", "", "Prompt tokens of requests that were taken.");
     d->m.answer_tokens = kvs_counter(m, "kvasir_generation_tokens_total", "", "Tokens delivered to answers.");
+    d->m.replaced = kvs_counter(m, "kvasir_replaced_total", "", "Requests given to another worker before their first token.");
+    d->m.resumed = kvs_counter(m, "kvasir_resumed_total", "", "Answers under way that went on at another worker, their own being lost.");
+    d->m.moved = kvs_counter(m, "kvasir_moved_total", "", "Requests that went on at another worker, their own being about to drain.");
     d->m.running = kvs_gauge(m, "kvasir_router_requests", "state=\"running\"", "Requests in the router.");
     d->m.waiting = kvs_gauge(m, "kvasir_router_requests", "state=\"waiting\"", "Requests in the router.");
     d->m.workers = kvs_gauge(m, "kvasir_router_workers", "", "Workers connected to the router.");

@@ -101,10 +101,11 @@ struct rtr_dispatch {
     size_t deferred_count, deferred_cap;
     bool feeding;
     uint64_t head_after_us, comment_every_us;
+    uint64_t replaced_seen, resumed_seen, moved_seen; /* of the core's counts: what the metrics have already */
     struct kvs_buf scratch; /* one message being encoded, or one piece of answer */
     struct kvs_arena arena; /* one message being decoded */
     struct {
-        struct kvs_counter *outcome[6], *placed[2], *replaced, *prompt_tokens, *answer_tokens, *lost;
+        struct kvs_counter *outcome[6], *placed[2], *prompt_tokens, *answer_tokens, *replaced, *resumed, *moved;
         struct kvs_gauge *running, *waiting, *workers, *members, *discovery_up; /* the last two with etcd only */
         struct kvs_histogram *ttft, *itl;
     } m;

@@ -10,6 +10,7 @@
 #include "sys/clock.h"
 #include "sys/log.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -365,6 +366,9 @@ void rtr_peer_generate(struct rtr_dispatch *d, const struct rtr_action *a)
     }
     if (s == KVS_OK) {
         rtr_job_started(d, a->id, p->id);
+        if (a->attempt > 1)
+            KVS_INFO("request goes on elsewhere", "req=%016" PRIx64 " choice=%u attempt=%u worker=%s emitted=%u", a->id, a->choice, a->attempt, p->id,
+                     a->generate.first_index);
         return;
     }
     struct rtr_deferred ev = {.type = RTR_EV_END, .worker = a->worker, .id = a->id, .attempt = a->attempt, .choice = a->choice, .status = s};
@@ -447,11 +451,20 @@ static void tell_ready(struct rtr_dispatch *d)
                              : "no decode worker is ready");
 }
 
+static void follow(struct kvs_counter *counter, uint64_t now, uint64_t *seen)
+{
+    kvs_counter_add(counter, now - *seen);
+    *seen = now;
+}
+
 void rtr_peers_view(struct rtr_dispatch *d, uint64_t now_us)
 {
     struct rtr_stats st;
     tell_ready(d);
     rtr_stats(d->core, &st);
+    follow(d->m.replaced, st.replaced, &d->replaced_seen);
+    follow(d->m.resumed, st.resumed, &d->resumed_seen);
+    follow(d->m.moved, st.moved, &d->moved_seen);
     kvs_gauge_set(d->m.running, st.running);
     kvs_gauge_set(d->m.waiting, st.waiting);
     kvs_gauge_set(d->m.workers, d->peer_count);

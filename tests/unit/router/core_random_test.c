@@ -1,6 +1,6 @@
 /* core_random_test.c - the router's core under random events: workers that come, refuse, repeat themselves and die; clients that leave, pause
  * and stop; time that jumps. A naive record of each request says what may be delivered: every request ends exactly once, tokens come in
- * order without a hole, nothing comes after the end, and at rest no worker's account holds anything. Seeds are printed.
+ * order without a hole, a later attempt begins where the client is, nothing comes after the end, and at rest no worker's account holds anything. Seeds are printed.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -25,7 +25,7 @@ struct call {
     uint32_t attempt, choice, next, max;
 };
 struct record {
-    bool asked, ended;
+    bool asked, ended, resumed;
     uint32_t choices, delivered[RTR_CHOICES_MAX];
     bool choice_over[RTR_CHOICES_MAX];
 };
@@ -37,7 +37,7 @@ struct world {
     struct call calls[CALLS_MAX];
     uint32_t call_count;
     struct record rec[REQUESTS + 1];
-    uint32_t asked, ends, tokens, generates;
+    uint32_t asked, ends, tokens, generates, resumed_ok;
 };
 
 static int32_t token_value(uint64_t id, uint32_t choice, uint32_t index)
@@ -56,6 +56,11 @@ static void take(struct world *w, const struct rtr_action *a)
         c = &w->calls[w->call_count++];
         *c = (struct call){true, a->worker, a->id, a->generate.attempt, a->choice, a->generate.first_index, a->generate.max_tokens};
         assert_int_equal(a->generate.first_index, q->delivered[a->choice]);
+        assert_int_equal(a->generate.token_count, a->generate.prompt_count + a->generate.first_index);
+        for (uint32_t i = 0; i < a->generate.first_index; i++)
+            assert_int_equal(a->generate.tokens[a->generate.prompt_count + i], token_value(a->id, a->choice, i));
+        assert_false(q->choice_over[a->choice]);
+        q->resumed |= a->generate.first_index > 0;
         w->generates++;
         break;
     case RTR_ACT_ABORT:
@@ -84,6 +89,7 @@ static void take(struct world *w, const struct rtr_action *a)
         assert_false(q->ended);
         q->ended = true;
         w->ends++;
+        w->resumed_ok += q->resumed && a->status == KVS_OK;
         if (a->status == KVS_OK)
             for (uint32_t i = 0; i < q->choices; i++)
                 assert_true(q->choice_over[i]);
@@ -144,7 +150,7 @@ static void speak(struct world *w)
     else if (t.index + 1 == c->next && dice > 95)
         t.finish = dice == 99 ? MSG_FINISH_ERROR : MSG_FINISH_STOP;
     if (t.finish == MSG_FINISH_ERROR)
-        t.error = KVS_BUSY_PAGES;
+        t.error = kvs_rng_below(&w->rng, 2) ? KVS_BUSY_PAGES : KVS_SELF_STOPPING;
     if (dice == 98 && t.finish == MSG_FINISH_STOP) {
         t.id = -1;
         c->next--;
@@ -193,6 +199,15 @@ static void worker_changes(struct world *w, uint32_t i, bool up)
     }
 }
 
+static void worker_drains(struct world *w, uint32_t i)
+{
+    struct msg_load *l = calloc(1, sizeof(*l));
+    l->draining = true;
+    if (w->worker[i])
+        step(w, &(struct rtr_event){.type = RTR_EV_LOAD, .worker = w->worker[i], .load = l});
+    free(l);
+}
+
 static void client_acts(struct world *w, uint64_t dice)
 {
     if (!w->asked)
@@ -210,7 +225,7 @@ static void client_acts(struct world *w, uint64_t dice)
     }
 }
 
-static void run(uint64_t seed)
+static void run(uint64_t seed, bool resume)
 {
     struct world *w = calloc(1, sizeof(*w));
     w->rng.state = seed;
@@ -221,6 +236,8 @@ static void run(uint64_t seed)
     c.workers_max = WORKERS;
     c.worker_sequences_max = 6;
     c.deadline_us = 300000;
+    c.resume = resume;
+    c.deaths_max = 3;
     assert_int_equal(rtr_create(&c, &w->r, NULL), KVS_OK);
     for (uint32_t round = 0; round < 20000; round++) {
         uint64_t dice = kvs_rng_below(&w->rng, 1000);
@@ -233,6 +250,8 @@ static void run(uint64_t seed)
             refuse(w);
         else if (dice < 80)
             worker_changes(w, (uint32_t)kvs_rng_below(&w->rng, WORKERS), kvs_rng_below(&w->rng, 3) > 0);
+        else if (dice < 82)
+            worker_drains(w, (uint32_t)kvs_rng_below(&w->rng, WORKERS));
         else if (dice < 100)
             step(w, &(struct rtr_event){.type = RTR_EV_TIMER});
         else
@@ -244,14 +263,16 @@ static void run(uint64_t seed)
         worker_changes(w, i, false);
     struct rtr_stats st;
     rtr_stats(w->r, &st);
-    printf("seed %llu: %u asked, %u ended, %u tokens, %llu ok, %llu replaced, %llu late, %llu duplicates\n", (unsigned long long)seed, w->asked,
-           w->ends, w->tokens, (unsigned long long)st.finished_ok, (unsigned long long)st.replaced, (unsigned long long)st.late,
+    printf("seed %llu: %u asked, %u ended, %u tokens, %llu ok (%u resumed), %llu replaced, %llu resumed, %llu moved, %llu late, %llu duplicates\n",
+           (unsigned long long)seed, w->asked, w->ends, w->tokens, (unsigned long long)st.finished_ok, w->resumed_ok,
+           (unsigned long long)st.replaced, (unsigned long long)st.resumed, (unsigned long long)st.moved, (unsigned long long)st.late,
            (unsigned long long)st.duplicates);
     assert_int_equal(w->ends, w->asked);
     assert_int_equal(st.running + st.waiting, 0);
     assert_int_equal(st.outstanding_tokens, 0);
     assert_int_equal(st.sequences, 0);
     assert_true(w->asked > 100 && w->tokens > 1000 && st.finished_ok > 10 && st.replaced > 0 && st.late > 0 && st.duplicates > 0);
+    assert_int_equal(st.resumed > 0 && st.moved > 0 && w->resumed_ok > 0, resume);
     rtr_destroy(w->r);
     free(w);
 }
@@ -260,11 +281,19 @@ static void test_every_request_ends_once_under_random_events(void **state)
 {
     (void)state;
     for (uint64_t seed = 1; seed <= 20; seed++)
-        run(seed);
+        run(seed, true);
+}
+
+static void test_without_resuming_nothing_goes_on_elsewhere(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 5; seed++)
+        run(seed, false);
 }
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_request_ends_once_under_random_events)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_request_ends_once_under_random_events),
+                                       cmocka_unit_test(test_without_resuming_nothing_goes_on_elsewhere)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

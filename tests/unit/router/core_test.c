@@ -233,7 +233,7 @@ static void test_the_least_loaded_decode_worker_is_taken(void **state)
     rtr_destroy(b.r);
 }
 
-static void test_loss_before_the_first_token_moves_once_and_after_it_ends(void **state)
+static void test_loss_before_the_first_token_moves_once(void **state)
 {
     (void)state;
     struct bench b;
@@ -253,12 +253,209 @@ static void test_loss_before_the_first_token_moves_once_and_after_it_ends(void *
     assert_int_equal(act(&b, 0, RTR_ACT_ABORT)->worker, c);
     assert_int_equal(act(&b, 1, RTR_ACT_FINISH)->status, KVS_BUSY_PAGES);
     assert_true(b.acts[1].retry_after_s >= 1);
-    ask(&b, 2, 3, 1);
-    uint64_t d = b.acts[0].worker;
-    token(&b, d, 2, 1, 0, 0, 5, MSG_RUNNING);
-    step(&b, (struct rtr_event){.type = RTR_EV_WORKER_DOWN, .worker = d});
+    idle_and_gone(&b);
+}
+
+static void down(struct bench *b, uint64_t key)
+{
+    step(b, (struct rtr_event){.type = RTR_EV_WORKER_DOWN, .worker = key});
+}
+
+static void test_loss_in_mid_stream_goes_on_at_the_next_token(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct rtr_stats st;
+    setup(&b, NULL);
+    up(&b, 10, "decode-0", MSG_ROLE_DECODE);
+    ask(&b, 1, 3, 3);
+    up(&b, 11, "decode-1", MSG_ROLE_DECODE);
+    token(&b, 10, 1, 1, 0, 0, 50, MSG_RUNNING);
+    token(&b, 10, 1, 1, 0, 1, 51, MSG_RUNNING);
+    token(&b, 10, 1, 1, 1, 0, 60, MSG_FINISH_STOP);
+    step(&b, (struct rtr_event){.type = RTR_EV_PAUSE, .id = 1, .flag = true});
+    down(&b, 10);
+    assert_int_equal(b.n, 3); /* choice 1 has its answer */
+    const struct rtr_action *g = act(&b, 0, RTR_ACT_GENERATE);
+    static const int32_t want[] = {1, 2, 3, 50, 51};
+    assert_int_equal(g->worker, 11);
+    assert_int_equal(g->choice, 0);
+    assert_int_equal(g->generate.attempt, 2);
+    assert_int_equal(g->generate.prompt_count, 3);
+    assert_int_equal(g->generate.token_count, 5);
+    assert_memory_equal(g->generate.tokens, want, sizeof(want));
+    assert_int_equal(g->generate.first_index, 2);
+    assert_int_equal(g->generate.max_tokens, 4);
+    g = act(&b, 1, RTR_ACT_GENERATE);
+    assert_int_equal(g->choice, 2);
+    assert_int_equal(g->generate.token_count, 3);
+    assert_int_equal(g->generate.first_index, 0);
+    assert_true(act(&b, 2, RTR_ACT_PAUSE)->flag && b.acts[2].worker == 11);
+    token(&b, 10, 1, 1, 0, 2, 52, MSG_RUNNING); /* of the dead */
+    token(&b, 11, 1, 1, 0, 2, 52, MSG_RUNNING);
+    assert_int_equal(b.n, 0);
+    struct msg_token t = {.request = 1, .attempt = 2, .index = 2, .id = 52, .has_placed = true};
+    step(&b, (struct rtr_event){.type = RTR_EV_TOKEN, .worker = 11, .token = &t});
+    assert_false(act(&b, 0, RTR_ACT_TOKEN)->token->has_placed); /* that was told with the first token */
+    t = (struct msg_token){.request = 1, .attempt = 2, .choice = 2, .id = 70, .finish = MSG_FINISH_STOP, .has_placed = true};
+    step(&b, (struct rtr_event){.type = RTR_EV_TOKEN, .worker = 11, .token = &t});
+    assert_true(act(&b, 0, RTR_ACT_TOKEN)->token->has_placed);
+    token(&b, 11, 1, 2, 0, 3, 53, MSG_FINISH_LENGTH);
+    assert_int_equal(act(&b, 1, RTR_ACT_FINISH)->status, KVS_OK);
+    rtr_stats(b.r, &st);
+    assert_int_equal(st.resumed, 1);
+    assert_int_equal(st.replaced, 0);
+    assert_int_equal(st.late, 2);
+    idle_and_gone(&b);
+}
+
+static void no_resume(struct rtr_config *c)
+{
+    c->resume = false;
+}
+
+static void test_nowhere_to_go_on_is_an_error_at_once(void **state)
+{
+    (void)state;
+    for (int off = 0; off < 2; off++) {
+        struct bench b;
+        setup(&b, off ? no_resume : NULL);
+        up(&b, 10, "decode-0", MSG_ROLE_DECODE);
+        ask(&b, 1, 3, 1);
+        token(&b, 10, 1, 1, 0, 0, 5, MSG_RUNNING);
+        if (off)
+            up(&b, 11, "decode-1", MSG_ROLE_DECODE);
+        else
+            up(&b, 20, "prefill-0", MSG_ROLE_PREFILL);
+        down(&b, 10);
+        assert_int_equal(b.n, 1);
+        assert_int_equal(act(&b, 0, RTR_ACT_FINISH)->status, KVS_PEER_LOST);
+        idle_and_gone(&b);
+    }
+}
+
+static void test_a_request_that_kills_its_workers_is_given_up(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b, NULL);
+    for (uint64_t k = 10; k < 13; k++)
+        up(&b, k, k == 10 ? "a" : k == 11 ? "b" : "c", MSG_ROLE_DECODE);
+    ask(&b, 1, 3, 1);
+    uint64_t first = b.acts[0].worker;
+    token(&b, first, 1, 1, 0, 0, 5, MSG_RUNNING);
+    down(&b, first);
+    uint64_t second = act(&b, 0, RTR_ACT_GENERATE)->worker;
+    assert_true(second != first);
+    token(&b, second, 1, 2, 0, 1, 6, MSG_RUNNING);
+    down(&b, second);
     assert_int_equal(b.n, 1);
     assert_int_equal(act(&b, 0, RTR_ACT_FINISH)->status, KVS_PEER_LOST);
+    idle_and_gone(&b);
+}
+
+static void class_up(struct bench *b, uint64_t key, const char *id, const char *numerics)
+{
+    struct msg_card card;
+    memset(&card, 0, sizeof(card));
+    card.role = MSG_ROLE_DECODE;
+    memcpy(card.id, id, strlen(id) + 1);
+    memcpy(card.numerics, numerics, strlen(numerics) + 1);
+    step(b, (struct rtr_event){.type = RTR_EV_WORKER_UP, .worker = key, .model = 7, .card = &card});
+}
+
+static void test_what_has_begun_stays_in_its_numerics_class(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b, NULL);
+    class_up(&b, 10, "decode-0", "a16 f16");
+    ask(&b, 1, 3, 1);
+    ask(&b, 2, 3, 1);
+    class_up(&b, 11, "decode-1", "a16 f32");
+    token(&b, 10, 1, 1, 0, 0, 5, MSG_RUNNING);
+    down(&b, 10);
+    assert_int_equal(b.n, 2);
+    assert_int_equal(act(&b, 0, RTR_ACT_FINISH)->id, 1);
+    assert_int_equal(act(&b, 1, RTR_ACT_GENERATE)->id, 2); /* has not begun */
+    class_up(&b, 12, "decode-2", "a16 f32");
+    token(&b, 11, 2, 2, 0, 0, 5, MSG_RUNNING);
+    ask(&b, 3, 3, 1);
+    rtr_destroy(b.r);
+}
+
+static void narrow(struct rtr_config *c)
+{
+    c->worker_sequences_max = 1;
+    c->queue_max = 1;
+}
+
+static void test_what_has_begun_waits_before_all_others(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b, narrow);
+    up(&b, 10, "decode-0", MSG_ROLE_DECODE);
+    up(&b, 11, "decode-1", MSG_ROLE_DECODE);
+    ask(&b, 1, 3, 1);
+    uint64_t lost = b.acts[0].worker;
+    ask(&b, 2, 3, 1);
+    uint64_t other = b.acts[0].worker;
+    ask(&b, 3, 3, 1); /* waits, and the queue is full */
+    assert_int_equal(b.n, 0);
+    token(&b, lost, 1, 1, 0, 0, 5, MSG_RUNNING);
+    down(&b, lost);
+    assert_int_equal(b.n, 0); /* waits as well */
+    token(&b, other, 2, 1, 0, 0, 9, MSG_FINISH_STOP);
+    assert_int_equal(b.n, 3);
+    assert_int_equal(act(&b, 2, RTR_ACT_GENERATE)->id, 1);
+    assert_int_equal(b.acts[2].generate.first_index, 1);
+    step(&b, (struct rtr_event){.type = RTR_EV_GONE, .id = 1});
+    assert_int_equal(b.n, 3); /* ABORT, FINISH, and request 3 has its turn */
+    assert_int_equal(act(&b, 2, RTR_ACT_GENERATE)->id, 3);
+    step(&b, (struct rtr_event){.type = RTR_EV_GONE, .id = 3});
+    idle_and_gone(&b);
+}
+
+static void drains(struct bench *b, uint64_t key)
+{
+    struct msg_load *l = calloc(1, sizeof(*l));
+    l->draining = true;
+    step(b, (struct rtr_event){.type = RTR_EV_LOAD, .worker = key, .load = l});
+    free(l);
+}
+
+static void test_a_draining_worker_hands_its_sequences_over(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct rtr_stats st;
+    setup(&b, NULL);
+    up(&b, 10, "decode-0", MSG_ROLE_DECODE);
+    ask(&b, 1, 3, 1);
+    token(&b, 10, 1, 1, 0, 0, 5, MSG_RUNNING);
+    drains(&b, 10);
+    assert_int_equal(b.n, 0); /* nowhere else: it may finish there */
+    token(&b, 10, 1, 1, 0, 1, 6, MSG_RUNNING);
+    assert_int_equal(b.n, 1);
+    up(&b, 11, "decode-1", MSG_ROLE_DECODE);
+    drains(&b, 10);
+    assert_int_equal(act(&b, 0, RTR_ACT_ABORT)->worker, 10);
+    assert_int_equal(act(&b, 1, RTR_ACT_GENERATE)->worker, 11);
+    assert_int_equal(b.acts[1].generate.first_index, 2);
+    up(&b, 12, "decode-2", MSG_ROLE_DECODE);
+    end(&b, 11, 1, 2, 0, KVS_SELF_STOPPING); /* refused: drains as well, and its report was not here yet */
+    assert_int_equal(act(&b, 0, RTR_ACT_GENERATE)->worker, 12);
+    token(&b, 12, 1, 3, 0, 2, 7, MSG_RUNNING);
+    struct msg_token t = {.request = 1, .attempt = 3, .index = 3, .id = -1, .finish = MSG_FINISH_ERROR, .error = KVS_SELF_STOPPING};
+    step(&b, (struct rtr_event){.type = RTR_EV_TOKEN, .worker = 12, .token = &t}); /* handed back */
+    uint64_t last = act(&b, 0, RTR_ACT_GENERATE)->worker;
+    assert_int_equal(last, 11);
+    token(&b, 11, 1, 4, 0, 3, 8, MSG_FINISH_LENGTH);
+    assert_int_equal(act(&b, 1, RTR_ACT_FINISH)->status, KVS_OK);
+    rtr_stats(b.r, &st);
+    assert_int_equal(st.moved, 1);
+    assert_int_equal(st.resumed, 2);
     idle_and_gone(&b);
 }
 
@@ -397,7 +594,13 @@ int main(void)
         cmocka_unit_test(test_duplicates_and_late_attempts_are_dropped),
         cmocka_unit_test(test_short_prompts_stay_long_ones_travel),
         cmocka_unit_test(test_the_least_loaded_decode_worker_is_taken),
-        cmocka_unit_test(test_loss_before_the_first_token_moves_once_and_after_it_ends),
+        cmocka_unit_test(test_loss_before_the_first_token_moves_once),
+        cmocka_unit_test(test_loss_in_mid_stream_goes_on_at_the_next_token),
+        cmocka_unit_test(test_nowhere_to_go_on_is_an_error_at_once),
+        cmocka_unit_test(test_a_request_that_kills_its_workers_is_given_up),
+        cmocka_unit_test(test_what_has_begun_stays_in_its_numerics_class),
+        cmocka_unit_test(test_what_has_begun_waits_before_all_others),
+        cmocka_unit_test(test_a_draining_worker_hands_its_sequences_over),
         cmocka_unit_test(test_a_refusal_that_is_the_requests_fault_is_final),
         cmocka_unit_test(test_deadline_ends_running_and_waiting),
         cmocka_unit_test(test_bounds_and_the_queue),

@@ -324,6 +324,7 @@ static void test_a_worker_lost_in_mid_stream_is_an_error_event(void **state)
     assert_true(error && !done);
     assert_string_equal(text, "Once ");
     rig_reply_fini(&p);
+    kvs_sleep_us(300000); /* the loss is known on both sides, and readiness was looked at since */
     assert_true(rig_wait(tokens_open, r->script, 10000)); /* it dials again */
     r->script->die_after = -1;
     rig_wait_ready(r->router);
@@ -331,6 +332,79 @@ static void test_a_worker_lost_in_mid_stream_is_an_error_event(void **state)
     rig_request(r->router, "POST", "/v1/completions", COMPLETION(), &p); /* not a stream: never a 200 after a failure */
     assert_int_equal(p.status, 502);
     rig_reply_fini(&p);
+    r->script->die_after = -1;
+}
+
+static double counter(struct rig *r, const char *name)
+{
+    struct rig_reply p;
+    rig_request(r->router, "GET", "/metrics", NULL, &p);
+    const char *line = kvs_buf_text(&p.body);
+    size_t n = strlen(name);
+    while (line && !(strncmp(line, name, n) == 0 && line[n] == ' '))
+        line = (line = strchr(line, '\n')) ? line + 1 : NULL;
+    double value = line ? strtod(line + n, NULL) : -1;
+    rig_reply_fini(&p);
+    return value;
+}
+
+static bool has_resumed(void *rig)
+{
+    return counter(rig, "kvasir_resumed_total") > 0;
+}
+
+/* The stream whose worker dies after five tokens, with a second worker there: whole, and counted right. */
+static void test_a_stream_goes_on_at_another_worker(void **state)
+{
+    struct rig *r = *state;
+    struct rig_reply p;
+    char text[1024], usage[64];
+    bool done, error;
+    add_second_decode(r);
+    for (int i = 0; i < 6; i++) {
+        uint32_t before = r->script2->generates;
+        r->script->die_after = 5;
+        rig_request(r->router, "POST", "/v1/completions", COMPLETION(",\"stream\":true,\"stream_options\":{\"include_usage\":true}"), &p);
+        assert_int_equal(p.status, 200);
+        rig_join_stream(&p.body, text, sizeof(text), &done, &error);
+        assert_true(done && !error);
+        assert_string_equal(text, TEXT);
+        snprintf(usage, sizeof(usage), "\"completion_tokens\":%zu", strlen(TEXT) + 1);
+        assert_non_null(strstr(kvs_buf_text(&p.body), usage));
+        rig_reply_fini(&p);
+        assert_int_equal(r->script2->generates, before + 1); /* by itself, or after the other one */
+        r->script->die_after = -1;
+        assert_true(rig_wait(tokens_open, r->script, 10000));
+        kvs_sleep_us(20000);
+    }
+    assert_int_equal(r->script2->last_first_index == 5 || r->script2->last_first_index == 0, 1);
+    assert_true(rig_wait(has_resumed, r, 2000));
+    printf("%u of 6 began on the worker that dies, %.0f resumed\n", (unsigned)r->script->generates, counter(r, "kvasir_resumed_total"));
+    assert_int_equal((unsigned)counter(r, "kvasir_resumed_total"), r->script->generates);
+}
+
+/* Two choices and a stop string that the loss cuts in two; not streamed: one whole answer. */
+static void test_stop_strings_survive_the_move(void **state)
+{
+    struct rig *r = *state;
+    struct rig_reply p;
+    add_second_decode(r);
+    r->script->die_after = 8;
+    for (int i = 0; i < 4; i++) {
+        rig_request(r->router, "POST", "/v1/completions", COMPLETION(",\"n\":2,\"stop\":[\"upon a\"]"), &p);
+        assert_int_equal(p.status, 200);
+        json_t *o = body_json(&p), *choices = json_object_get(o, "choices");
+        assert_int_equal(json_array_size(choices), 2);
+        for (size_t k = 0; k < 2; k++) {
+            assert_string_equal(json_string_value(json_object_get(json_array_get(choices, k), "text")), "Once ");
+            assert_string_equal(json_string_value(json_object_get(json_array_get(choices, k), "finish_reason")), "stop");
+        }
+        json_decref(o);
+        rig_reply_fini(&p);
+        kvs_sleep_us(50000);
+    }
+    assert_true(r->script->generates > 0);
+    assert_true(rig_wait(has_resumed, r, 2000));
     r->script->die_after = -1;
 }
 
@@ -611,6 +685,8 @@ int main(void)
         WITH(test_a_client_that_leaves_is_noticed),
         WITH(test_a_slow_reader_pauses_its_sequence),
         WITH(test_a_worker_lost_in_mid_stream_is_an_error_event),
+        WITH(test_a_stream_goes_on_at_another_worker),
+        WITH(test_stop_strings_survive_the_move),
         WITH(test_a_refusal_goes_to_another_worker_once),
         WITH(test_doubled_entries_do_not_double_tokens),
         WITH(test_remote_placement_needs_a_linked_prefill_worker),

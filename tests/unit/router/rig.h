@@ -29,7 +29,7 @@ struct rig_script {
     _Atomic int32_t repeat;        /* sends each entry so many times more */
     /* what was seen */
     _Atomic uint32_t generates, aborts, cancels, pauses, resumes, running;
-    _Atomic uint32_t last_placement, last_prompt_tokens, last_max_tokens;
+    _Atomic uint32_t last_placement, last_prompt_tokens, last_max_tokens, last_first_index;
     _Atomic bool tokens_open;
 };
 struct rig_worker;

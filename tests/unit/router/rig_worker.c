@@ -25,7 +25,7 @@ struct seq {
     uint32_t stream;
     uint64_t request;
     uint32_t attempt, choice, next, max;
-    bool paused, remote, logits;
+    bool paused, remote, logits, placed;
     char prefill[MSG_ID_MAX];
 };
 /* Owner thread: its loop's. */
@@ -87,7 +87,8 @@ static void fill_entry(struct rig_worker *w, struct seq *q, struct msg_token *t)
     t->id = q->next < n ? 3 + (uint8_t)w->script->text[q->next] : 2;
     t->logit = 0.5f + (float)q->next;
     t->finish = t->id == 2 ? MSG_FINISH_STOP : q->next + 1 == q->max ? MSG_FINISH_LENGTH : MSG_RUNNING;
-    if (q->next == 0) {
+    if (!q->placed) { /* of each attempt, as a decode worker does */
+        q->placed = true;
         t->has_placed = true;
         t->placed.mode = q->remote ? MSG_PLACE_REMOTE : MSG_PLACE_LOCAL;
         memcpy(t->placed.prefill_worker, q->remote ? q->prefill : w->card.id, MSG_ID_MAX);
@@ -166,6 +167,8 @@ static void take_generate(struct rig_worker *w, uint32_t stream, const struct ms
     q->attempt = g.attempt;
     q->choice = g.choice;
     q->max = g.max_tokens;
+    q->next = g.first_index;
+    w->script->last_first_index = g.first_index;
     q->remote = g.placement == MSG_PLACE_REMOTE;
     memcpy(q->prefill, g.prefill_worker, sizeof(q->prefill));
     w->script->running = w->seqs;
