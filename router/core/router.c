@@ -510,6 +510,12 @@ static void on_end(struct rtr *r, const struct rtr_event *ev)
     if (!c->running)
         return;
     settle(r, q, c);
+    if (ev->status == KVS_PEER_LOST || ev->status == KVS_PEER_TIMEOUT) {
+        /* The calls of a lost stream end one by one before EV_WORKER_DOWN: nobody else is to be sent there meanwhile. */
+        struct rtr_worker *w = rtr_fleet_find(&r->fleet, ev->worker);
+        if (w)
+            w->suspect = true;
+    }
     if (ev->status == KVS_OK)
         attempt_failed(r, q, KVS_PEER_PROTOCOL, "the decode worker ended the call without a last token");
     else
