@@ -8,7 +8,7 @@ from kvasir_cluster import *
 
 SHAPE = ["--context", 512, "--kv-type", "f32", "--block-tokens", 16, "--group-layers", 1, "--chunk-tokens", 7]
 SLOWLY = {"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:6@1+"}
-LENGTH = 60
+LENGTH = 90
 
 
 class Reader(threading.Thread):
@@ -16,14 +16,15 @@ class Reader(threading.Thread):
 
     def __init__(self, cluster, body):
         super().__init__(daemon=True)
-        self.stream = cluster.stream("/v1/completions", {"return_token_ids": True, "stream_options": {"include_usage": True},
-                                                         "kvasir": {"logits": True}, **body})
+        self.cluster, self.stream = cluster, None
+        self.body = {"return_token_ids": True, "stream_options": {"include_usage": True}, "kvasir": {"logits": True}, **body}
         self.rows, self.text, self.finish, self.times = {}, {}, {}, []
         self.usage = self.error = self.failure = None
         self.start()
 
     def run(self):
         try:
+            self.stream = self.cluster.stream("/v1/completions", self.body)  # here: its head comes with the first token
             for event in self.stream.events():
                 if "error" in event:
                     self.error = event["error"]
@@ -39,7 +40,8 @@ class Reader(threading.Thread):
         except BaseException as e:  # told by outcome()
             self.failure = e
         finally:
-            self.stream.close()
+            if self.stream:
+                self.stream.close()
 
     def count(self):
         return min((len(r) for r in self.rows.values()), default=0)
@@ -89,7 +91,7 @@ def kill(cluster, name):
     return lambda: wait_for(f"{name} is back", 30 * SLOW, lambda: lives(cluster, name) > before)
 
 
-def kill_amid(cluster, readers, name, tokens=8):
+def kill_amid(cluster, readers, name, tokens=5):
     """Kills a daemon once every stream has some tokens and none has come to its end."""
     wait_for("all streams run", REQUEST_SECONDS, lambda: all(r.count() >= tokens for r in readers), 0.005)
     back = kill(cluster, name)
