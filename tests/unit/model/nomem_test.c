@@ -150,11 +150,61 @@ static void test_merge_results_that_are_no_tokens(void **state)
     free(bytes);
 }
 
+/* Creating and rendering a chat template; what was rendered before stays. */
+static kvs_status use_template(const struct mdl_gguf *g)
+{
+    const struct mdl_message m = {{"user", 4}, {"hi", 2}};
+    struct mdl_template *t = NULL;
+    struct kvs_error err = {0};
+    struct kvs_buf out;
+    char why[200];
+    kvs_buf_init(&out, 100000);
+    kvs_status s = mdl_template_create(g, &t, &err);
+    if (s == KVS_OK) {
+        assert_true(mdl_template_ready(t, why, sizeof why));
+        s = mdl_template_render(t, &m, 1, true, &out, &err);
+    }
+    assert_true(s == KVS_OK ? out.len > 4000 : out.len == 0 && err.code == s);
+    kvs_buf_fini(&out);
+    mdl_template_destroy(t);
+    return s;
+}
+
+static void test_template(void **state)
+{
+    (void)state;
+    static const char text[] = "{% macro m(a) %}{% for i in range(99) %}{{ a|upper ~ [i] }}{% endfor %}{% endmacro %}"
+                               "{% for i in [1, 2, 3] %}{{ bos_token + m(messages[0].content * 5)|tojson }}{% endfor %}";
+    const struct mdl_str tokens[] = {{"<s>", 3}};
+    struct mdl_gguf *g;
+    struct kvs_error err = {0};
+    size_t size;
+    long n = 0;
+    struct tst_gguf *w = tst_gguf_create(3, 0);
+    tst_gguf_bytes(w, "tokenizer.chat_template", text, sizeof text - 1);
+    tst_gguf_strs(w, "tokenizer.ggml.tokens", tokens, 1);
+    tst_gguf_u32(w, "tokenizer.ggml.bos_token_id", 0);
+    uint8_t *bytes = tst_gguf_finish(w, &size, NULL);
+    assert_int_equal(mdl_gguf_parse(bytes, size, true, &g, &err), KVS_OK);
+    for (bool reached = true; reached; n++) {
+        countdown = n;
+        kvs_status s = use_template(g);
+        reached = countdown < 0;
+        countdown = -1;
+        assert_int_equal(s, reached ? KVS_SELF_NOMEM : KVS_OK);
+    }
+    print_message("%ld allocations\n", n - 1);
+    assert_true(n > 8);
+    mdl_gguf_destroy(g);
+    free(bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_spm),
         cmocka_unit_test(test_bpe),
+        cmocka_unit_test(test_template),
         cmocka_unit_test(test_merge_results_that_are_no_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
