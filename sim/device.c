@@ -102,6 +102,18 @@ void sim_device_zero(struct sim_worker *w, uint32_t group, uint32_t page)
     memset(sim_page(w, group, page), 0, w->layout.group[group].page_bytes);
 }
 
+void sim_device_copy(struct sim_worker *w, const struct wrk_copy *copy)
+{
+    const char *id = w->s->node[w->node].id;
+    if (copy->tokens == 0 || copy->tokens > w->layout.block_tokens || copy->from == copy->to)
+        sim_fail(w->s, "%s copies %u tokens from page %u to page %u", id, copy->tokens, copy->from, copy->to);
+    if (w->recvs[copy->group][copy->from] != 0 || w->recvs[copy->group][copy->to] != 0 || w->reads[copy->group][copy->to] != 0)
+        sim_fail(w->s, "%s copies a head from page %u to page %u of group %u, and a transfer still has one of them", id, copy->from, copy->to,
+                 copy->group);
+    sim_count(w->s, SIM_N_copies, 1);
+    kvc_page_copy_head(&w->layout, copy->group, sim_page(w, copy->group, copy->from), sim_page(w, copy->group, copy->to), copy->tokens);
+}
+
 /* --- a step --- */
 
 /* One layer of one entry: read everything before it, write its own tokens; `history` runs over the sequence's tokens. */

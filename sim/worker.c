@@ -40,7 +40,8 @@ void sim_worker_create(struct sim *s, uint32_t node)
     w->timer_us = w->fenced_since_us = SIM_FOREVER;
     sim_device_create(w);
     struct wrk_sched_config sc = {.layout = &w->layout, .seqs_max = c->sequences, .batch_seqs = c->batch, .context = c->context,
-                                  .chunk_tokens = c->chunk_tokens, .reserve_tokens = c->reserve_tokens, .tree_nodes = c->tree_nodes};
+                                  .chunk_tokens = c->chunk_tokens, .reserve_tokens = c->reserve_tokens, .tree_nodes = c->tree_nodes, .tree_ttl_us = c->tree_ttl_us,
+                                  .model = {.numerics = "sim", .kv_types = "k=f32,v=f32", .rope = "none"}};
     for (uint32_t g = 0; g < w->layout.group_count; g++)
         sc.pages[g] = c->pages;
     kvs_status st = wrk_sched_create(&sc, &w->sched, &err);
@@ -79,6 +80,8 @@ static void collect(struct sim_worker *w)
     }
     struct wrk_sched_stats st = wrk_sched_stats(w->sched);
     sim_count(w->s, SIM_N_preemptions, st.preemptions);
+    sim_count(w->s, SIM_N_reused_tokens, st.cached_tokens);
+    sim_count(w->s, SIM_N_evicted, st.evicted_blocks);
 }
 
 void sim_worker_destroy(struct sim_worker *w)
@@ -106,6 +109,9 @@ void sim_worker_zero(struct sim_worker *w)
     while ((n = wrk_sched_take_zeros(w->sched, page, 16)) != 0)
         for (size_t i = 0; i < n; i++)
             sim_device_zero(w, page[i].group, page[i].page);
+    struct wrk_copy copy;
+    while (wrk_sched_take_copies(w->sched, &copy, 1) != 0)
+        sim_device_copy(w, &copy);
 }
 
 static uint64_t next_deadline(const struct sim_worker *w)
@@ -129,6 +135,10 @@ static void start_step(struct sim_worker *w)
         return;
     if (wrk_sched_stats(w->sched).active != 0 && sim_chance(w->s, w->s->set.preempt) && wrk_sched_preempt_newest(w->sched))
         sim_fault(w->s, SIM_N_forced_preemptions);
+    if (sim_chance(w->s, w->s->set.flush)) {
+        (void)wrk_sched_flush(w->sched);
+        sim_fault(w->s, SIM_N_flushes);
+    }
     const struct wrk_step *step = wrk_sched_next_step(w->sched);
     sim_worker_zero(w);
     if (step != NULL)

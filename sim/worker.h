@@ -136,6 +136,7 @@ void sim_device_free(struct sim_worker *w);
 uint8_t *sim_page(const struct sim_worker *w, uint32_t group, uint32_t page);
 bool sim_page_of(const struct sim_worker *w, const void *address, struct wrk_page *out); /* false: not in the slabs */
 void sim_device_zero(struct sim_worker *w, uint32_t group, uint32_t page);
+void sim_device_copy(struct sim_worker *w, const struct wrk_copy *copy);
 void sim_device_submit(struct sim_worker *w, const struct wrk_step *step);
 kvs_status sim_device_sample(struct sim_worker *w, const uint8_t *row, const struct msg_sampling *sampling, uint32_t choice, uint32_t position,
                              struct wrk_result *out);
