@@ -12,6 +12,7 @@ static const struct cli_command commands[] = {
     {"generate", "the engine alone: continue a prompt in this process", cli_generate},
     {"score", "the engine alone: how likely a given text is", cli_score},
     {"model", "fetch the sample model (pull), look into a model file (info)", cli_model},
+    {"worker", "one worker process with both roles, prefill and decode", cli_worker},
     {"doctor", "check this machine and say what to do about each finding", cli_doctor},
 };
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])

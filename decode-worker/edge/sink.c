@@ -6,6 +6,7 @@
 
 #include "base/arena.h"
 #include "decode-worker/core/decode.h"
+#include "decode-worker/edge/pulse.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
 #include "sys/clock.h"
@@ -40,6 +41,7 @@ struct sink {
     char label[WRK_PEERS_MAX][16];           /* transport of each peer, as metrics name it */
     struct kvs_counter *pages[4], *bytes[4]; /* by transport */
     struct kvs_histogram *seconds, *exposed;
+    struct dcw_pulse pulse;
     struct wrk_follow declined[KVT_VERDICTS];
     struct wrk_follow ended[5], local_prompt, remote, local, fallbacks, tokens, eager, forced, cut;
 };
@@ -209,7 +211,9 @@ static void act_tokens(struct sink *s, const struct dcw_action *a)
         KVS_WARN("tokens not sent", "entries=%u status=%s", m.count, kvs_status_name(st));
         net_rpc_close(wrk_worker_rpc(s->w), a->tokens.conn, KVS_BUSY_QUEUE, "token entries could not be sent");
     }
+    uint64_t now_us = kvs_now_us();
     for (uint32_t i = 0; i < m.count; i++) {
+        dcw_pulse_token(&s->pulse, &m.entries[i], now_us);
         if (m.entries[i].has_placed && m.entries[i].placed.mode == MSG_PLACE_REMOTE)
             kvs_histogram_observe(s->exposed, (double)m.entries[i].placed.exposed_us * 1e-6);
         if (m.entries[i].id >= 0)
@@ -275,6 +279,7 @@ static void sink_destroy(void *self)
     if (s == NULL)
         return;
     dcw_destroy(s->core);
+    dcw_pulse_fini(&s->pulse);
     for (uint32_t i = 0; i < XFERS_MAX; i++)
         free(s->xfer[i].logits);
     free(s->pending);
@@ -326,6 +331,8 @@ static kvs_status sink_create(struct wrk_worker *w, void **self_out, struct kvs_
                            .calls_max = calls > 4096 ? 4096 : calls, .vocab = wrk_worker_card(w)->vocab};
     kvs_status st = s->pending == NULL || s->missing == NULL ? kvs_fail(err, KVS_SELF_NOMEM, "out of memory for the decode role")
                                                              : dcw_create(&c, &s->core, err);
+    if (st == KVS_OK)
+        st = dcw_pulse_init(&s->pulse, wrk_worker_metrics(w), c.calls_max);
     if (st != KVS_OK) {
         sink_destroy(s);
         return st;
@@ -360,6 +367,8 @@ static bool sink_call(void *self, net_conn conn, uint32_t stream, const struct m
         st = msg_generate_decode(call->body, call->body_bytes, &arena, &generate, &err);
         ev.kind = DCW_EV_GENERATE;
         ev.request = generate.request;
+        if (st == KVS_OK)
+            dcw_pulse_call(&s->pulse, &generate, kvs_now_us());
         ev.generate.msg = &generate;
         ev.generate.deadline_us = deadline_us;
     } else if (call->method == MSG_ABORT) {

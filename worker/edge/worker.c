@@ -5,6 +5,7 @@
 #include "worker/edge/worker.h"
 
 #include "base/arena.h"
+#include "cluster/core/registry.h"
 #include "cluster/discovery.h"
 #include "net/advertise.h"
 #include "net/etcd.h"
@@ -51,6 +52,8 @@ struct wrk_worker {
     net_conn router; /* the connection that embedded discovery runs on */
     uint64_t decoded; /* decode tokens when the last step was started */
     bool stopping;
+    bool joined;      /* the first view of the cluster is complete */
+    char misfit[256]; /* why we do not fit into it; "": we do */
     atomic_bool device_posted, port_posted; /* a wake-up is on its way to the loop */
     atomic_bool registered;                 /* for /health/ready */
     struct kvs_gauge *pages[KVC_GROUPS_MAX][4];
@@ -291,9 +294,28 @@ static void on_pause(void *user, net_conn conn, uint32_t stream, const uint8_t *
 
 /* --- discovery --- */
 
+/* The first view of the cluster decides: a worker that cannot work with those who serve its model already is a mistake of its flags, and
+ * says so at once. Later comers judge themselves the same way. */
+static void judge_fit(struct wrk_worker *w, const struct msg_member *m)
+{
+    const struct msg_card *self = &w->loaded.member;
+    struct kvs_error err = {0};
+    if (w->joined)
+        return;
+    if (m->change == MSG_MEMBER_PUT && w->misfit[0] == 0 && strcmp(m->card.id, self->id) != 0 && strcmp(m->card.model, self->model) == 0 &&
+        cls_cards_compatible(self, &m->card, &err) != KVS_OK)
+        kvs_format(w->misfit, sizeof w->misfit, "%s", err.text);
+    if (m->change != MSG_MEMBER_SNAPSHOT_END)
+        return;
+    w->joined = true;
+    if (w->misfit[0] != 0)
+        kvs_loop_stop(w->loop);
+}
+
 static void on_member(void *user, const struct msg_member *m)
 {
     struct wrk_worker *w = user;
+    judge_fit(w, m);
     wrk_peers_member(w->peers, m);
 }
 
@@ -605,12 +627,17 @@ static void stop(struct wrk_worker *w)
     kvs_loop_destroy(w->loop);
 }
 
+static const char *program_name(msg_role role)
+{
+    return role == MSG_ROLE_BOTH ? "kvasir worker" : role == MSG_ROLE_PREFILL ? "kvasir-prefill-worker" : "kvasir-decode-worker";
+}
+
 static int print_help(msg_role role)
 {
     struct kvs_buf text;
     kvs_buf_init(&text, 1 << 16);
     char usage[96];
-    kvs_format(usage, sizeof usage, "kvasir-%s-worker --model FILE --discovery URL [options]", msg_role_name(role));
+    kvs_format(usage, sizeof usage, "%s --model FILE --discovery URL [options]", program_name(role));
     kvs_status st = kvs_config_help(wrk_config_rows, wrk_config_row_count, usage, &text);
     if (st == KVS_OK)
         fputs(kvs_buf_text(&text), stdout);
@@ -638,7 +665,7 @@ int wrk_main(int argc, char **argv, msg_role role, const struct wrk_role_ops *co
     if (st == KVS_OK && !kvs_log_level_parse(w->config.log_level, &level))
         st = kvs_fail(&err, KVS_SELF_CONFIG, "--log-level \"%s\": use error, warn, info, debug or trace", w->config.log_level);
     if (st != KVS_OK) {
-        fprintf(stderr, "kvasir-%s-worker: %s\n", msg_role_name(role), err.text);
+        fprintf(stderr, "%s: %s\n", program_name(role), err.text);
         free(w);
         return 2;
     }
@@ -652,8 +679,11 @@ int wrk_main(int argc, char **argv, msg_role role, const struct wrk_role_ops *co
                  w->loaded.context, w->loaded.pages[0], w->loaded.layout.group_count, w->loaded.member.control_url, w->loaded.member.http_url);
         kvs_loop_run(w->loop);
         KVS_INFO("stopped", "steps=%llu", (unsigned long long)wrk_sched_stats(w->sched).steps);
-    } else {
-        fprintf(stderr, "kvasir-%s-worker: %s\n", msg_role_name(role), err.text);
+        if (w->misfit[0] != 0)
+            st = kvs_fail(&err, KVS_PEER_MISMATCH, "does not fit the cluster: %s; use its settings, or another --model-name", w->misfit);
+    }
+    if (st != KVS_OK) {
+        fprintf(stderr, "%s: %s\n", program_name(role), err.text);
     }
     stop(w);
     free(w);
