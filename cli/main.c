@@ -11,6 +11,7 @@ static const struct cli_command commands[] = {
     {"status", "workers, pages, queues and links of a running cluster", cli_status},
     {"generate", "the engine alone: continue a prompt in this process", cli_generate},
     {"score", "the engine alone: how likely a given text is", cli_score},
+    {"quantize", "make a smaller model file from one in F32, F16 or BF16", cli_quantize},
     {"model", "fetch the sample model (pull), look into a model file (info)", cli_model},
     {"worker", "one worker process with both roles, prefill and decode", cli_worker},
     {"doctor", "check this machine and say what to do about each finding", cli_doctor},
