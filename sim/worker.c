@@ -435,8 +435,9 @@ static void on_item(struct sim *s, uint32_t node, uint64_t conn, const struct si
 static void on_end(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const struct msg_end *end)
 {
     struct sim_worker *w = worker_of(s, node);
-    if (call->method == MSG_PREFILL && w->dcw != NULL)
-        (void)sim_sink_end(w, conn, call, end);
+    if (call->method != MSG_PREFILL || w->dcw == NULL)
+        return; /* REGISTER ends with its connection, which the machines hear of next */
+    (void)sim_sink_end(w, conn, call, end);
     sim_worker_turn(w);
 }
 
