@@ -371,6 +371,14 @@ void tst_llama_vocab(struct tst_gguf *w)
     tst_gguf_u32(w, "tokenizer.ggml.padding_token_id", UINT32_MAX);
 }
 
+/* The type of the n-th matrix: 7 a layer, then the output's; the embedding's is the last of all. */
+static mdl_type matrix_type(const struct tst_llama_options *o, uint32_t n)
+{
+    static const mdl_type all[] = {MDL_Q4_K, MDL_F32,  MDL_Q6_K, MDL_Q5_0, MDL_MXFP4, MDL_Q2_K, MDL_BF16,   MDL_IQ4_XS,
+                                   MDL_Q3_K, MDL_Q8_0, MDL_Q5_K, MDL_F16,  MDL_Q4_0,  MDL_Q5_1, MDL_IQ4_NL, MDL_Q4_1};
+    return o->mixed ? all[n % (sizeof all / sizeof all[0])] : o->type;
+}
+
 static void llama_layer(struct tst_gguf *w, struct kvs_rng *rng, const struct tst_llama_options *o, uint32_t layer)
 {
     const struct {
@@ -392,7 +400,8 @@ static void llama_layer(struct tst_gguf *w, struct kvs_rng *rng, const struct ts
     random_tensor(w, rng, name, MDL_F32, o->width, 1, 1.0f, 0.25f);
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
         snprintf(name, sizeof name, "blk.%u.%s.weight", layer, parts[i].name);
-        random_tensor(w, rng, name, o->type, parts[i].row, parts[i].rows, 0.0f, 3.0f / sqrtf((float)parts[i].row));
+        random_tensor(w, rng, name, matrix_type(o, layer * 7 + (uint32_t)i), parts[i].row, parts[i].rows, 0.0f,
+                      3.0f / sqrtf((float)parts[i].row));
     }
 }
 
@@ -427,11 +436,11 @@ uint8_t *tst_llama_make(const struct tst_llama_options *options, size_t *size_ou
     tst_gguf_u32(w, "llama.rope.dimension_count", o.key_dim);
     tst_gguf_f32(w, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
     tst_llama_vocab(w);
-    random_tensor(w, &rng, "token_embd.weight", o.type, o.width, TST_LLAMA_VOCAB, 0.0f, 1.0f);
+    random_tensor(w, &rng, "token_embd.weight", matrix_type(&o, 15), o.width, TST_LLAMA_VOCAB, 0.0f, 1.0f);
     for (uint32_t i = 0; i < o.layers; i++)
         llama_layer(w, &rng, &o, i);
     random_tensor(w, &rng, "output_norm.weight", MDL_F32, o.width, 1, 1.0f, 0.25f);
     if (o.untied)
-        random_tensor(w, &rng, "output.weight", o.type, o.width, TST_LLAMA_VOCAB, 0.0f, 1.0f);
+        random_tensor(w, &rng, "output.weight", matrix_type(&o, 14), o.width, TST_LLAMA_VOCAB, 0.0f, 1.0f);
     return tst_gguf_finish(w, size_out, NULL);
 }

@@ -39,6 +39,7 @@ struct tst_llama_options {
     uint32_t layers, width, heads, kv_heads, ff, context;
     uint32_t key_dim; /* 0: width / heads */
     mdl_type type;    /* of all matrices; norms are F32. Beyond those of tst_quantize: random blocks, rows of 32 or 256 */
+    bool mixed;       /* type is not asked: each matrix has another, all of them in turn; width and ff multiples of 256 */
     bool untied;      /* with an output.weight */
     uint64_t seed;
 };

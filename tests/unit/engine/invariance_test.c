@@ -170,6 +170,8 @@ static void test_generated_models(void **state)
                     90);
     check_generated("generated q8_0", &(struct tst_llama_options){.layers = 3, .type = MDL_Q8_0, .seed = 2}, 70);
     check_generated("generated q4_1", &(struct tst_llama_options){.type = MDL_Q4_1, .untied = true, .seed = 3}, 70);
+    check_generated("generated with all weight types",
+                    &(struct tst_llama_options){.mixed = true, .width = 256, .ff = 256, .untied = true, .seed = 6}, 40);
 }
 
 #if defined(__SANITIZE_THREAD__)
