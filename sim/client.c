@@ -192,7 +192,7 @@ void sim_client_prefilled(struct sim *s, uint64_t id, uint32_t decode_node, uint
 void sim_client_entry(struct sim *s, const struct sim_conn *conn, const struct msg_token *t)
 {
     const struct sim_request *r = find(s, t->request);
-    if (t->id < 0 || t->index == 0 || t->attempt != r->attempt || t->choice >= r->choices || !sim_conn_calm(s, conn))
+    if (t->id < 0 || t->has_placed || t->attempt != r->attempt || t->choice >= r->choices || !sim_conn_calm(s, conn))
         return;
     const struct sim_choice *c = &r->choice[t->choice];
     if (c->stopped && s->now_us > c->stopped_us + HELD_US)
