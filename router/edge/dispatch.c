@@ -5,6 +5,7 @@
 #include "router/edge/dispatch_impl.h"
 
 #include "net/etcd.h"
+#include "proto/wire.h"
 #include "sys/clock.h"
 #include "sys/log.h"
 
@@ -135,12 +136,31 @@ static void on_suspect(void *user, net_conn conn, bool suspect)
         rtr_peer_suspect(d, p, suspect);
 }
 
+/* A worker registers itself and nobody else: a card that somebody else may put, he may also take away. */
+static void on_register(struct rtr_dispatch *d, net_conn conn, uint32_t stream, const struct msg_call *call)
+{
+    const struct rtr_peer *p = rtr_peer_of(d, conn);
+    struct msg_card card;
+    struct kvs_error e = {0};
+    kvs_status st = p ? msg_card_decode(call->body, call->body_bytes, &d->arena, &card, &e) : kvs_fail(&e, KVS_REQ_INVALID, "only workers register");
+    if (st == KVS_OK && (card.epoch != p->epoch || strcmp(card.id, p->id) != 0))
+        st = kvs_fail(&e, KVS_REQ_INVALID, "the card of %s came over a connection of %s", card.id, p->id);
+    if (st == KVS_OK) {
+        cls_embedded_server_call(d->discovery, conn, stream, call);
+        return;
+    }
+    struct msg_end end = {.status = st};
+    kvs_format(end.text, sizeof(end.text), "%s", e.text);
+    KVS_WARN("registration refused", "cause=\"%s\"", e.text);
+    net_rpc_end(d->rpc, conn, stream, &end);
+}
+
 static void on_call(void *user, net_conn conn, uint32_t stream, const struct msg_call *call)
 {
     struct rtr_dispatch *d = user;
     kvs_arena_fini(&d->arena);
     if (call->method == MSG_REGISTER && !d->etcd)
-        cls_embedded_server_call(d->discovery, conn, stream, call);
+        on_register(d, conn, stream, call);
     else
         rtr_client_call(d, conn, stream, call);
 }
