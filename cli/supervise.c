@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #define PATH_CAP (CLI_PATH_MAX + 64)
+#define DRAIN_US 35000000u /* a router's own bound is 30 s */
 
 kvs_status cli_supervisor_init(struct cli_supervisor *s, const struct cli_up_plan *plan, const char *run_dir,
                                bool restart, struct kvs_error *err)
@@ -90,6 +91,10 @@ static void ended(struct cli_supervisor *s, uint32_t i, int status, bool restart
     c->refused = WIFEXITED(status) && WEXITSTATUS(status) != 0;
     if (!restart || (c->refused && !s->ready))
         return;
+    if (c->code == 0) {
+        fprintf(stderr, "kvasir: %s has drained and ended; it is not started again\n", s->plan->daemon[i].name);
+        return;
+    }
     fprintf(stderr, "kvasir: %s ended (%s %d), starting it again\n", s->plan->daemon[i].name,
             WIFEXITED(status) ? "code" : "signal", WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
     c->restart_at_us = cli_pace_next_us(&c->pace, kvs_now_us());
@@ -129,12 +134,16 @@ static uint64_t restart_due(struct cli_supervisor *s, uint64_t until_us)
 }
 
 /* Reads what signals came; true when one of them asks us to stop. */
-static bool stop_asked(const struct cli_supervisor *s)
+static bool stop_asked(struct cli_supervisor *s)
 {
     struct signalfd_siginfo info;
     bool stop = false;
-    while (read(s->signal_fd, &info, sizeof info) == (ssize_t)sizeof info)
-        stop = stop || info.ssi_signo != SIGCHLD;
+    while (read(s->signal_fd, &info, sizeof info) == (ssize_t)sizeof info) {
+        if (info.ssi_signo == SIGCHLD)
+            continue;
+        stop = true;
+        s->stop_signal = (int)info.ssi_signo;
+    }
     return stop;
 }
 
@@ -181,12 +190,33 @@ static uint32_t count_running(const struct cli_supervisor *s)
     return n;
 }
 
+/* Waits until the router has let its requests finish, while the workers still serve them. False: a second stop signal came. */
+static bool drain_router(struct cli_supervisor *s)
+{
+    uint64_t until_us = kvs_now_us() + DRAIN_US;
+    uint32_t router = 0;
+    while (router < s->plan->count && strcmp(s->plan->daemon[router].name, "router") != 0)
+        router++;
+    if (router == s->plan->count || s->child[router].pid <= 0)
+        return true;
+    (void)kill(s->child[router].pid, SIGTERM);
+    (void)kill(s->child[router].pid, SIGCONT);
+    while (s->child[router].pid > 0 && kvs_now_us() < until_us) {
+        wait_signal(s, until_us);
+        if (stop_asked(s))
+            return false;
+        (void)reap(s, false);
+    }
+    return true;
+}
+
 void cli_supervisor_stop(struct cli_supervisor *s, uint64_t grace_us)
 {
+    int asked = s->stop_signal;
+    bool killed = (asked == SIGTERM || asked == SIGHUP) && !drain_router(s);
     uint64_t kill_at = kvs_now_us() + grace_us;
-    (void)send_all(s, SIGTERM);
+    (void)send_all(s, killed ? SIGKILL : asked == SIGINT ? SIGINT : SIGTERM);
     (void)send_all(s, SIGCONT); /* a stopped process cannot leave */
-    bool killed = false;
     while (count_running(s) > 0) {
         wait_signal(s, killed ? kvs_now_us() + 100000 : kill_at);
         bool again = stop_asked(s);

@@ -1,6 +1,7 @@
 /* main.c - kvasir-router: configuration, start, stop. Exits 0 on SIGTERM or SIGINT, and with one line of error when it cannot start.
- * Stopping: new requests are refused, running ones end with an error that says so, then the loop ends and the HTTP threads are joined
- * (a suspended connection must be resumed before libmicrohttpd can stop).
+ * SIGTERM drains: new requests are refused, running ones end by themselves within router.drain seconds. Then, or on SIGINT, what still runs ends
+ * with an error that says so, the loop ends and the HTTP threads are joined (a suspended connection must be resumed before libmicrohttpd can
+ * stop).
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/etcd.h"
 #include "router/edge/http.h"
@@ -17,11 +18,12 @@
 
 #define STOP_WAIT_US 2000000u
 #define STOP_LOOK_US 5000u
+#define LAST_BYTES_US 200000u /* from a drained router's last answer to its end: HTTP threads still write */
 
 struct router_config {
     char name[MSG_ID_MAX], cluster[MSG_ID_MAX], listen[128], control[MSG_URL_MAX], discovery[MSG_URL_MAX], advertise[128];
     uint32_t placement, local_threshold, max_queue, max_requests, worker_sequences, http_threads, connections, deaths, log_level;
-    uint64_t deadline_us;
+    uint64_t deadline_us, drain_us;
     bool resume;
 };
 
@@ -44,6 +46,7 @@ static const struct kvs_config_row rows[] = {
     {"router.max_requests", "max-requests", KVS_CFG_U32, "1024", 1, 65536, NULL, "requests at once, waiting ones included", AT(max_requests)},
     {"router.worker_sequences", "worker-sequences", KVS_CFG_U32, "128", 1, 65536, NULL, "sequences given to one decode worker at once",
      AT(worker_sequences)},
+    {"router.drain", "drain", KVS_CFG_SECONDS, "30", 0, 86400, NULL, "seconds that running requests have to finish after SIGTERM", AT(drain_us)},
     {"router.resume", "resume", KVS_CFG_BOOL, "true", 0, 0, NULL,
      "answers under way go on at another decode worker when theirs is lost or drains", AT(resume)},
     {"router.deaths", "deaths", KVS_CFG_U32, "2", 1, 1000, NULL, "workers that may die under one request until it is given up", AT(deaths)},
@@ -60,29 +63,51 @@ struct router {
     struct rtr_dispatch *dispatch;
     struct rtr_http *http;
     struct kvs_timer *stop_timer;
-    uint64_t stop_at_us;
+    uint64_t drain_us, drain_until_us, idle_since_us, stop_at_us; /* the last three 0: not yet */
 };
+
+static void stop_now(struct router *r, uint64_t now_us)
+{
+    r->stop_at_us = now_us + STOP_WAIT_US;
+    rtr_dispatch_stop(r->dispatch);
+}
 
 static void look_whether_idle(void *user, uint64_t now_us)
 {
     struct router *r = user;
-    if (rtr_dispatch_active(r->dispatch) == 0 || now_us >= r->stop_at_us)
+    if (r->stop_at_us) {
+        if (rtr_dispatch_active(r->dispatch) == 0 || now_us >= r->stop_at_us)
+            kvs_loop_stop(r->loop);
+    } else if (!rtr_dispatch_idle(r->dispatch)) {
+        r->idle_since_us = 0;
+        if (now_us >= r->drain_until_us)
+            stop_now(r, now_us);
+    } else if (!r->idle_since_us) {
+        r->idle_since_us = now_us;
+    } else if (now_us - r->idle_since_us >= LAST_BYTES_US) {
         kvs_loop_stop(r->loop);
-    else
-        kvs_timer_set(r->stop_timer, now_us + STOP_LOOK_US);
+    }
+    kvs_timer_set(r->stop_timer, now_us + STOP_LOOK_US);
 }
 
+/* SIGTERM: what runs may end first. SIGINT, or a second signal: now, each with an error that says so; a third: without. */
 static void on_signal(void *user, int signal)
 {
     struct router *r = user;
+    uint64_t now_us = kvs_now_us();
     if (r->stop_at_us) {
-        kvs_loop_stop(r->loop); /* the second time: now */
+        kvs_loop_stop(r->loop);
         return;
     }
-    KVS_INFO("stopping", "signal=%d", signal);
-    r->stop_at_us = kvs_now_us() + STOP_WAIT_US;
-    rtr_dispatch_stop(r->dispatch);
-    kvs_timer_set(r->stop_timer, kvs_now_us());
+    bool drain = signal == SIGTERM && !r->drain_until_us && !rtr_dispatch_idle(r->dispatch);
+    KVS_INFO(drain ? "draining" : "stopping", "signal=%d", signal);
+    if (drain) {
+        r->drain_until_us = now_us + r->drain_us;
+        rtr_dispatch_drain(r->dispatch);
+    } else {
+        stop_now(r, now_us);
+    }
+    kvs_timer_set(r->stop_timer, now_us);
 }
 
 /* What depends on the machine and on other settings. */
@@ -122,6 +147,7 @@ static kvs_status start(struct router *r, const struct router_config *c, struct 
         rtr_board_create(r->metrics, c->name, &r->board) != KVS_OK || kvs_timer_create(r->loop, look_whether_idle, r, &r->stop_timer) != KVS_OK ||
         kvs_loop_signals(r->loop, signals, 2, on_signal, r) != KVS_OK)
         return kvs_fail(err, KVS_SELF_NOMEM, "out of memory or descriptors");
+    r->drain_us = c->drain_us;
     d.loop = r->loop;
     d.board = r->board;
     kvs_status s = rtr_dispatch_create(&d, &r->dispatch, control_url, sizeof(control_url), err);

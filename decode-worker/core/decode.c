@@ -193,6 +193,14 @@ static void on_peer_up(struct dcw *d, const struct dcw_event *ev)
     kvs_format(p->transport, sizeof p->transport, "%s", ev->peer_up.transport);
 }
 
+static void hand_back(struct dcw *d, uint64_t now_us)
+{
+    d->draining = true;
+    for (uint32_t i = 0; i < d->calls_max; i++)
+        if (d->calls[i].live)
+            dcw__fail(d, &d->calls[i], KVS_SELF_STOPPING, "this decode worker stops before the sequence has come to its end", now_us);
+}
+
 /* --- conclusions --- */
 
 static void settle(struct dcw *d, uint64_t now_us)
@@ -281,6 +289,7 @@ static void handle(struct dcw *d, const struct dcw_event *ev, uint64_t now_us)
     case DCW_EV_SAMPLED: dcw__on_sampled(d, ev, now_us); break;
     case DCW_EV_STEP_DONE: dcw__on_step_done(d, now_us); break;
     case DCW_EV_DRAIN: d->draining = true; break;
+    case DCW_EV_HAND_BACK: hand_back(d, now_us); break;
     }
 }
 

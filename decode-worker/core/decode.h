@@ -57,7 +57,8 @@ typedef enum dcw_event_kind {
     DCW_EV_GRANT,       /* xfer, grant: the port let go of the transfer */
     DCW_EV_SAMPLED,     /* call, sampled: answer to SAMPLE */
     DCW_EV_STEP_DONE,   /* after wrk_sched_step_done */
-    DCW_EV_DRAIN        /* refuse new calls from now on */
+    DCW_EV_DRAIN,       /* refuse new calls from now on */
+    DCW_EV_HAND_BACK    /* end all calls with KVS_SELF_STOPPING: routers go on with them elsewhere */
 } dcw_event_kind;
 
 struct dcw_event {

@@ -491,6 +491,17 @@ static void sink_drain(void *self)
     feed(self, &(struct dcw_event){.kind = DCW_EV_DRAIN});
 }
 
+static uint32_t sink_busy(void *self)
+{
+    struct sink *s = self;
+    return dcw_stats(s->core).calls;
+}
+
+static void sink_hand_back(void *self)
+{
+    feed(self, &(struct dcw_event){.kind = DCW_EV_HAND_BACK});
+}
+
 static void sink_metrics(void *self)
 {
     struct sink *s = self;
@@ -528,5 +539,7 @@ const struct wrk_role_ops dcw_role = {
     .tick = sink_tick,
     .deadline_us = sink_deadline_us,
     .drain = sink_drain,
+    .busy = sink_busy,
+    .hand_back = sink_hand_back,
     .metrics = sink_metrics,
 };

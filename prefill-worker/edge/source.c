@@ -217,6 +217,13 @@ static void source_drain(void *self)
     feed(self, &(struct pfw_event){.kind = PFW_EV_DRAIN});
 }
 
+static uint32_t source_busy(void *self)
+{
+    struct source *s = self;
+    struct pfw_stats st = pfw_stats(s->core);
+    return st.queued + st.running;
+}
+
 static void source_metrics(void *self)
 {
     struct source *s = self;
@@ -244,5 +251,6 @@ const struct wrk_role_ops pfw_role = {
     .tick = source_tick,
     .deadline_us = source_deadline_us,
     .drain = source_drain,
+    .busy = source_busy,
     .metrics = source_metrics,
 };

@@ -73,7 +73,7 @@ static void on_generate(struct rtr_dispatch *d, net_conn conn, uint32_t stream, 
     kvs_status st = msg_generate_decode(call->body, call->body_bytes, &d->arena, &g, &e);
     if (st == KVS_OK && job_of_client(d, conn, g.request))
         st = kvs_fail(&e, KVS_REQ_INVALID, "request %llu is already running on this connection", (unsigned long long)g.request);
-    if (st == KVS_OK && atomic_load(&d->stopping))
+    if (st == KVS_OK && atomic_load(&d->draining))
         st = kvs_fail(&e, KVS_SELF_STOPPING, "this router is stopping");
     if (st != KVS_OK) {
         end_call(d, conn, stream, st == KVS_PEER_PROTOCOL ? KVS_REQ_INVALID : st, e.text);

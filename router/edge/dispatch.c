@@ -328,7 +328,7 @@ static void run_submit(void *arg)
 {
     struct rtr_submit *s = arg;
     struct rtr_dispatch *d = s->d;
-    if (!atomic_load(&d->stopping)) {
+    if (!atomic_load(&d->draining)) {
         rtr_job_begin(d, s, 0, 0, 0);
         return;
     }
@@ -342,7 +342,7 @@ static void run_submit(void *arg)
 kvs_status rtr_dispatch_submit(struct rtr_dispatch *d, struct rtr_submit *s)
 {
     atomic_fetch_add(&d->active, 1); /* before the look at stopping: the stopping side waits for 0 */
-    kvs_status st = atomic_load(&d->stopping) ? KVS_SELF_STOPPING : kvs_loop_post(d->loop, run_submit, s);
+    kvs_status st = atomic_load(&d->draining) ? KVS_SELF_STOPPING : kvs_loop_post(d->loop, run_submit, s);
     if (st != KVS_OK)
         atomic_fetch_sub(&d->active, 1);
     return st;
@@ -350,8 +350,19 @@ kvs_status rtr_dispatch_submit(struct rtr_dispatch *d, struct rtr_submit *s)
 
 /* ---- life ---- */
 
+void rtr_dispatch_drain(struct rtr_dispatch *d)
+{
+    atomic_store(&d->draining, true);
+}
+
+bool rtr_dispatch_idle(const struct rtr_dispatch *d)
+{
+    return d->job_count == 0 && atomic_load(&d->active) == 0;
+}
+
 void rtr_dispatch_stop(struct rtr_dispatch *d)
 {
+    atomic_store(&d->draining, true);
     atomic_store(&d->stopping, true);
     for (uint32_t i = d->job_count; i-- > 0;) {
         if (i >= d->job_count || d->jobs[i]->ended || d->jobs[i]->failed)
@@ -430,6 +441,7 @@ kvs_status rtr_dispatch_create(const struct rtr_dispatch_config *c, struct rtr_d
     d->jobs_max = c->core.requests_max + JOBS_SLACK;
     atomic_init(&d->next_id, kvs_random_u64() >> 16 | 1); /* two lives of a router do not share ids; never 0 */
     atomic_init(&d->stopping, false);
+    atomic_init(&d->draining, false);
     atomic_init(&d->active, 0);
     kvs_buf_init(&d->scratch, SCRATCH_MAX);
     kvs_arena_init(&d->arena, ARENA_MAX);

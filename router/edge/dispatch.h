@@ -32,6 +32,9 @@ KVS_MUST_CHECK kvs_status rtr_dispatch_create(const struct rtr_dispatch_config *
 /* With etcd: becomes a member, once HTTP is served at http_url. */
 KVS_MUST_CHECK kvs_status rtr_dispatch_announce(struct rtr_dispatch *d, const char *http_url, struct kvs_error *err);
 void rtr_dispatch_destroy(struct rtr_dispatch *d);
+/* No new requests; running ones go on, until rtr_dispatch_idle. */
+void rtr_dispatch_drain(struct rtr_dispatch *d);
+bool rtr_dispatch_idle(const struct rtr_dispatch *d);
 /* No new requests; running ones end with KVS_SELF_STOPPING. */
 void rtr_dispatch_stop(struct rtr_dispatch *d);
 

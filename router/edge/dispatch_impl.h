@@ -88,7 +88,7 @@ struct rtr_dispatch {
     struct rtr *core;
     struct kvs_timer *deadline, *tick;
     atomic_uint_fast64_t next_id;
-    atomic_bool stopping;
+    atomic_bool draining, stopping; /* nothing new is taken; what runs is ended */
     atomic_uint active; /* submitted by HTTP threads and not yet ended */
     struct rtr_peer **peers;
     uint32_t peer_count, peers_max;

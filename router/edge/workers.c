@@ -443,7 +443,7 @@ static void tell_ready(struct rtr_dispatch *d)
         pair |= p;
         rtr_model_release(m);
     }
-    bool stopping = atomic_load(&d->stopping);
+    bool stopping = atomic_load(&d->draining);
     rtr_board_ready(d->board, any && !stopping,
                     stopping ? "stopping"
                     : pair   ? "prefill and decode workers are linked"

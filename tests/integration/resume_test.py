@@ -1,5 +1,5 @@
-# resume_test.py - a decode worker is killed in the middle of many answers: each goes on at the other one, and is the answer that it would
-# have been: ids, logits, text and counts. The companion runs with resuming switched off and must not see that.
+# resume_test.py - a decode worker is killed, or drains, in the middle of many answers: each goes on at the other one, and is the answer that
+# it would have been: ids, logits, text and counts. The companion runs with resuming switched off and must not see that.
 # Which path was taken is asserted from the router's metrics and logs, never from the answers alone.
 # SPDX-License-Identifier: Apache-2.0
 import threading
@@ -156,6 +156,76 @@ def test_without_resuming_they_end_with_an_error():
         assert broken and len(broken) < len(outcomes), "all or none: the kill or the placement did not do what it should"
         assert all(o["error"]["message"] and not o["done"] for o in broken)
         assert c.metrics().sum("kvasir_resumed_total") == 0
+
+
+
+def test_a_drained_worker_hands_its_streams_over():
+    """SIGTERM of one of two decode workers amid eight streams: they move and stay the same; it ends with 0 and is not started again."""
+    greedy, sampled = bodies()
+    asked = greedy[:4] + sampled[:4]
+    with Cluster(STORIES, *SHAPE, decode=2, env=SLOWLY) as c:
+        want = undisturbed(c, asked)
+        readers = [Reader(c, b) for b in asked]
+        wait_for("all streams run", REQUEST_SECONDS, lambda: all(r.count() >= 5 for r in readers), 0.005)
+        pid = c.kill("decode-0", signal.SIGTERM)
+        for i, (r, w) in enumerate(zip(readers, want)):
+            equal(r.outcome(), w, f"stream {i}")
+        _, took = wait_for("it ends", 30 * SLOW, lambda: not alive(pid))
+        m = c.metrics()
+        print(f"        {m.sum('kvasir_moved_total'):.0f} moved, {m.sum('kvasir_resumed_total'):.0f} handed back; pauses up to "
+              f"{max(r.pause() for r in readers):.2f} s; gone {took:.2f} s after the last stream")
+        assert m.sum("kvasir_moved_total") > 0, "nothing moved: it served nobody"
+        wait_for("kvasir up says so", 5 * SLOW, lambda: "decode-0 has drained" in c.stderr())
+        assert "drained" in c.log("decode-0")
+        for b, w in zip(asked[:2], want):
+            equal(Reader(c, b).outcome(), w, "afterwards")
+        assert not os.path.exists(os.path.join(c.run_dir, "decode-0.pid")), "started again"
+        c.idle(20)
+
+
+def test_the_only_decode_worker_finishes_what_it_has():
+    """Nowhere to move to: what runs comes to its end there; new requests are refused. Over its time, it is handed back: an error event."""
+    greedy, _ = bodies()
+    with Cluster(STORIES, *SHAPE, env=SLOWLY) as c:
+        [want] = undisturbed(c, greedy[:1])
+        reader = Reader(c, greedy[0])
+        wait_for("it runs", REQUEST_SECONDS, lambda: reader.count() >= 5, 0.005)
+        pid = c.kill("decode-0", signal.SIGTERM)
+        _, took = wait_for("new requests are refused", 5 * SLOW, lambda: c.complete([1, 403], 3).status == 503, 0.01)
+        assert reader.is_alive(), "the stream ended before the refusal: nothing was shown"
+        equal(reader.outcome(), want, "while draining")
+        wait_for("it ends", 30 * SLOW, lambda: not alive(pid))
+        assert c.metrics().sum("kvasir_moved_total") == 0
+    with Cluster(STORIES, *SHAPE, env={"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:30@1+", "KVASIR_WORKER_DRAIN": "0.2"}) as c:
+        reader = Reader(c, greedy[0])
+        wait_for("it runs", REQUEST_SECONDS, lambda: reader.count() >= 5, 0.005)
+        pid = c.kill("decode-0", signal.SIGTERM)
+        got = reader.outcome()
+        assert got["error"] and got["error"]["code"] == "self_stopping" and not got["done"], got["error"]
+        wait_for("it ends", 30 * SLOW, lambda: not alive(pid))
+        assert "handing back" in c.log("decode-0")
+
+
+def test_up_drains_on_term_and_stops_on_interrupt():
+    greedy, _ = bodies()
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        c = Cluster(STORIES, *SHAPE, env=SLOWLY)
+        try:
+            [want] = undisturbed(c, greedy[:1])
+            reader = Reader(c, greedy[0])
+            wait_for("it runs", REQUEST_SECONDS, lambda: reader.count() >= 5, 0.005)
+            start = time.monotonic()
+            c.up.send_signal(sig)
+            got = reader.outcome()
+            assert c.up.wait(20 * SLOW) == 0
+            print(f"        {sig.name}: {len(got['rows'][0])} of {LENGTH} tokens, all ended after {time.monotonic() - start:.2f} s")
+            if sig == signal.SIGTERM:
+                equal(got, want, "drained")
+            else:
+                assert got["error"] and not got["done"]
+            assert not [p for p in c.seen_pids if alive(p)]
+        finally:
+            c.kill_up()
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ const struct kvs_config_row wrk_config_rows[] = {
     {"kv.window", "window", KVS_CFG_U32, "8", 4, 16, NULL, "KV messages in flight to one peer", ROW(window)},
     {"kv.prefix_cache", "prefix-cache", KVS_CFG_BOOL, "true", 0, 0, NULL, "keep the KV of prompts and answers for later requests", ROW(prefix_cache)},
     {"kv.ttl", NULL, KVS_CFG_SECONDS, "259200", 1, 31536000, NULL, "cached KV that nobody used for so long is dropped (72 h)", ROW(kv_ttl_us)},
+    {"worker.drain", "drain", KVS_CFG_SECONDS, "30", 0, 86400, NULL, "seconds that what runs here has to finish after SIGTERM", ROW(drain_us)},
     {"cluster.lease_ttl", NULL, KVS_CFG_SECONDS, "10", 1, 3600, NULL, "lease of the registration", ROW(lease_ttl_us)},
 };
 const size_t wrk_config_row_count = sizeof wrk_config_rows / sizeof wrk_config_rows[0];

@@ -25,6 +25,7 @@ struct wrk_config {
     uint32_t sequences;          /* most sequences at once */
     uint32_t queue;              /* most calls that wait */
     uint32_t window;             /* KV messages in flight per peer */
+    uint64_t drain_us;
     uint64_t lease_ttl_us;
     bool prefix_cache;           /* keep full blocks for later requests */
     uint64_t kv_ttl_us;          /* unused cached KV is dropped after that long */

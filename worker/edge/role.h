@@ -34,7 +34,9 @@ struct wrk_role_ops {
     /* Time. */
     void (*tick)(void *self);
     uint64_t (*deadline_us)(void *self); /* 0: tick now; UINT64_MAX: never */
-    void (*drain)(void *self);
+    void (*drain)(void *self);         /* takes nothing new from now on */
+    uint32_t (*busy)(void *self);      /* calls that are not over */
+    void (*hand_back)(void *self);     /* ends them so that their callers go elsewhere */
     void (*metrics)(void *self); /* brings the role's series up to date */
 };
 

@@ -26,6 +26,7 @@
 #define ROLES_MAX 2
 #define REPORT_US 250000u
 #define IDLE_TICKS_MAX 64
+#define HAND_BACK_US 2000000u /* for the last words of what is handed back */
 #define LEAVE_MS 1000u
 
 struct wrk_worker {
@@ -54,8 +55,10 @@ struct wrk_worker {
     bool stopping;
     bool joined;      /* the first view of the cluster is complete */
     char misfit[256]; /* why we do not fit into it; "": we do */
+    uint64_t drain_until_us;
+    uint32_t quiet_reports; /* in a row, while draining */
     atomic_bool device_posted, port_posted; /* a wake-up is on its way to the loop */
-    atomic_bool registered;                 /* for /health/ready */
+    atomic_bool registered, draining;       /* for /health/ready */
     struct kvs_gauge *pages[KVC_GROUPS_MAX][4];
     struct wrk_follow prefill_tokens, decode_tokens, steps, chunks, preemptions, cached_tokens, evicted_blocks;
     struct kvs_gauge *widest, *discovery_up;
@@ -398,21 +401,61 @@ static void on_wake_timer(void *user, uint64_t now_us)
     (void)now_us;
 }
 
+static void stop_now(struct wrk_worker *w)
+{
+    w->stopping = true;
+    kvs_loop_stop(w->loop);
+}
+
+/* Nothing new is taken; what runs has its time, then it is handed back. Routers move away what they can as soon as they hear of it. */
+static void begin_drain(struct wrk_worker *w)
+{
+    atomic_store(&w->draining, true);
+    w->drain_until_us = kvs_now_us() + w->config.drain_us;
+    EACH_ROLE(w, drain, w->self[i_])
+    w->loaded.member.draining = true;
+    if (w->discovery->ops->join(w->discovery, &w->loaded.member) != KVS_OK)
+        KVS_WARN("draining could not be announced", "cause=\"load reports say it\"");
+    wrk_serve_report(w->serve, true);
+}
+
+/* Two quiet reports in a row: what the last call had to say is sent, and routers have known for a while. */
+static void watch_drain(struct wrk_worker *w, uint64_t now_us)
+{
+    uint32_t busy = 0;
+    for (size_t i = 0; i < w->role_count; i++)
+        busy += w->role[i]->busy != NULL ? w->role[i]->busy(w->self[i]) : 0;
+    w->quiet_reports = busy ? 0 : w->quiet_reports + 1;
+    if (busy && now_us >= w->drain_until_us) {
+        KVS_INFO("handing back", "calls=%u", busy);
+        EACH_ROLE(w, hand_back, w->self[i_])
+    }
+    if (w->quiet_reports >= 2 || now_us >= w->drain_until_us + HAND_BACK_US) {
+        KVS_INFO("drained", "calls=%u", busy);
+        stop_now(w);
+    }
+}
+
 static void on_report_timer(void *user, uint64_t now_us)
 {
     struct wrk_worker *w = user;
     on_device(w); /* also stands in for a wake-up that found the loop's queue full */
     on_port(w);
-    wrk_serve_report(w->serve, w->stopping);
+    wrk_serve_report(w->serve, atomic_load(&w->draining));
     kvs_timer_set(w->report_timer, now_us + REPORT_US);
+    if (atomic_load(&w->draining))
+        watch_drain(w, now_us);
 }
 
 static void on_signal(void *user, int sig)
 {
     struct wrk_worker *w = user;
-    KVS_INFO("stopping", "signal=%d", sig);
-    w->stopping = true;
-    kvs_loop_stop(w->loop);
+    bool drain = sig == SIGTERM && !atomic_load(&w->draining);
+    KVS_INFO(drain ? "draining" : "stopping", "signal=%d", sig);
+    if (drain)
+        begin_drain(w);
+    else
+        stop_now(w);
 }
 
 static kvs_status http_metrics(void *user, struct kvs_buf *out)
@@ -424,6 +467,10 @@ static kvs_status http_metrics(void *user, struct kvs_buf *out)
 static bool http_ready(void *user, char *why_out, size_t cap)
 {
     struct wrk_worker *w = user;
+    if (atomic_load(&w->draining)) {
+        kvs_format(why_out, cap, "draining");
+        return false;
+    }
     if (atomic_load(&w->registered))
         return true;
     kvs_format(why_out, cap, "not registered in the cluster");
