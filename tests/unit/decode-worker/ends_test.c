@@ -59,7 +59,7 @@ static uint32_t ends_of(const struct bench *b, uint64_t id, kvs_status *status)
     return n;
 }
 
-enum way { BY_ABORT, BY_CANCEL, BY_DEADLINE, BY_ROUTER_DOWN, BY_TOKENS_CANCEL, WAYS };
+enum way { BY_ABORT, BY_CANCEL, BY_DEADLINE, BY_HAND_BACK, BY_ROUTER_DOWN, BY_TOKENS_CANCEL, WAYS };
 
 static void leave(struct bench *b, enum way way)
 {
@@ -78,6 +78,7 @@ static void leave(struct bench *b, enum way way)
         b->now = 5000;
         step(b, (struct dcw_event){.kind = DCW_EV_TICK});
         break;
+    case BY_HAND_BACK: step(b, (struct dcw_event){.kind = DCW_EV_HAND_BACK}); break;
     case BY_ROUTER_DOWN: step(b, (struct dcw_event){.kind = DCW_EV_ROUTER_DOWN, .conn = CONN}); break;
     default: step(b, (struct dcw_event){.kind = DCW_EV_CANCEL, .conn = CONN, .stream = TOKENS_STREAM}); break;
     }
@@ -92,7 +93,8 @@ static void one_way_out(enum stage stage, enum way way)
     bool in_step = stage == PREFILLING || stage == IN_STEP, port_has_it = stage >= TRANSFER && stage <= END_SEEN;
     leave(&b, way);
     leave(&b, way == BY_DEADLINE ? BY_CANCEL : way); /* once more */
-    uint32_t want_entries = entries + (way == BY_DEADLINE);
+    bool other = stage <= WAIT_REMOTE; /* there is another call, that HAND_BACK ends too */
+    uint32_t want_entries = entries + (way == BY_DEADLINE) + (way == BY_HAND_BACK ? 1 + other : 0);
     assert_int_equal(b.entry_count, want_entries);
     if (in_step) {
         assert_int_equal(ends_of(&b, 1, &status), 0); /* the device still reads the pages */
@@ -108,7 +110,9 @@ static void one_way_out(enum stage stage, enum way way)
     }
     assert_int_equal(ends_of(&b, 1, &status), way == BY_ROUTER_DOWN ? 0 : 1);
     if (way != BY_ROUTER_DOWN)
-        assert_int_equal(status, way == BY_DEADLINE ? KVS_REQ_DEADLINE : KVS_REQ_CANCELLED);
+        assert_int_equal(status, way == BY_DEADLINE    ? KVS_REQ_DEADLINE
+                                 : way == BY_HAND_BACK ? KVS_SELF_STOPPING
+                                                       : KVS_REQ_CANCELLED);
     if (port_has_it) {
         prefill_end(&b, KVS_OK);
         granted(&b, KVS_REQ_CANCELLED, NULL, 0);
@@ -117,7 +121,7 @@ static void one_way_out(enum stage stage, enum way way)
     }
     if (stage == FIRST)
         sampled(&b); /* late */
-    if (stage <= WAIT_REMOTE && way <= BY_DEADLINE) {
+    if (other && way <= BY_DEADLINE) {
         run_all(&b);
         expect_answer(&b, 30, 30, 0, 3, -1, MSG_FINISH_LENGTH); /* the other one is untouched */
         want_entries += 3;
