@@ -18,7 +18,7 @@
 
 #define STOP_WAIT_US 2000000u
 #define STOP_LOOK_US 5000u
-#define LAST_BYTES_US 200000u /* from a drained router's last answer to its end: HTTP threads still write */
+#define LAST_BYTES_US 200000u /* from the last answer to our end: HTTP threads still write */
 
 struct router_config {
     char name[MSG_ID_MAX], cluster[MSG_ID_MAX], listen[128], control[MSG_URL_MAX], discovery[MSG_URL_MAX], advertise[128];
@@ -64,6 +64,7 @@ struct router {
     struct rtr_http *http;
     struct kvs_timer *stop_timer;
     uint64_t drain_us, drain_until_us, idle_since_us, stop_at_us; /* the last three 0: not yet */
+    bool had_requests; /* when it was told to end: their last bytes take a moment */
 };
 
 static void stop_now(struct router *r, uint64_t now_us)
@@ -75,18 +76,16 @@ static void stop_now(struct router *r, uint64_t now_us)
 static void look_whether_idle(void *user, uint64_t now_us)
 {
     struct router *r = user;
-    if (r->stop_at_us) {
-        if (rtr_dispatch_active(r->dispatch) == 0 || now_us >= r->stop_at_us)
-            kvs_loop_stop(r->loop);
-    } else if (!rtr_dispatch_idle(r->dispatch)) {
+    bool stopping = r->stop_at_us != 0;
+    if (!(stopping ? rtr_dispatch_active(r->dispatch) == 0 : rtr_dispatch_idle(r->dispatch)))
         r->idle_since_us = 0;
-        if (now_us >= r->drain_until_us)
-            stop_now(r, now_us);
-    } else if (!r->idle_since_us) {
+    else if (!r->idle_since_us)
         r->idle_since_us = now_us;
-    } else if (now_us - r->idle_since_us >= LAST_BYTES_US) {
+    bool quiet = r->idle_since_us && now_us - r->idle_since_us >= (r->had_requests ? LAST_BYTES_US : 0);
+    if (quiet || (stopping && now_us >= r->stop_at_us))
         kvs_loop_stop(r->loop);
-    }
+    else if (!stopping && now_us >= r->drain_until_us)
+        stop_now(r, now_us);
     kvs_timer_set(r->stop_timer, now_us + STOP_LOOK_US);
 }
 
@@ -99,7 +98,8 @@ static void on_signal(void *user, int signal)
         kvs_loop_stop(r->loop);
         return;
     }
-    bool drain = signal == SIGTERM && !r->drain_until_us && !rtr_dispatch_idle(r->dispatch);
+    r->had_requests |= !rtr_dispatch_idle(r->dispatch);
+    bool drain = signal == SIGTERM && !r->drain_until_us && r->had_requests;
     KVS_INFO(drain ? "draining" : "stopping", "signal=%d", signal);
     if (drain) {
         r->drain_until_us = now_us + r->drain_us;
