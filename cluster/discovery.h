@@ -66,7 +66,12 @@ struct cls_etcd_stats {
     uint32_t members;
     uint64_t ignored, ranges, watches, leases, failures;
 };
-KVS_MUST_CHECK kvs_status cls_etcd_create(struct kvs_loop *loop, const char *url, const char *cluster, uint64_t ttl_us,
+struct cls_etcd_config {
+    const char *url, *cluster;
+    uint64_t ttl_us;
+    const char *user, *password; /* of an etcd with authentication; NULL or "" else */
+};
+KVS_MUST_CHECK kvs_status cls_etcd_create(struct kvs_loop *loop, const struct cls_etcd_config *config,
                                           const struct cls_events *ev, struct cls_discovery **out,
                                           struct kvs_error *err);
 void cls_etcd_stats(const struct cls_discovery *d, struct cls_etcd_stats *out);

@@ -579,12 +579,13 @@ static bool plain_name(const char *name)
 
 static const struct cls_ops etcd_ops = {"etcd", etcd_join, etcd_leave, etcd_destroy};
 
-kvs_status cls_etcd_create(struct kvs_loop *loop, const char *url, const char *cluster, uint64_t ttl_us,
-                           const struct cls_events *ev, struct cls_discovery **out, struct kvs_error *err)
+kvs_status cls_etcd_create(struct kvs_loop *loop, const struct cls_etcd_config *config, const struct cls_events *ev,
+                           struct cls_discovery **out, struct kvs_error *err)
 {
-    if (!plain_name(cluster)) {
+    uint64_t ttl_us = config->ttl_us;
+    if (!plain_name(config->cluster)) {
         return kvs_fail(err, KVS_SELF_CONFIG, "--cluster \"%.63s\": use letters, digits, '-', '_' and '.' only",
-                        cluster);
+                        config->cluster);
     }
     struct client *c = calloc(1, sizeof *c);
     if (c == NULL) {
@@ -595,8 +596,11 @@ kvs_status cls_etcd_create(struct kvs_loop *loop, const char *url, const char *c
     c->ev = *ev;
     c->ttl_us = ttl_us < 1000000 ? 1000000 : ttl_us / 1000000 * 1000000;
     c->backoff_us = BACKOFF_MIN_US;
-    kvs_format(c->prefix, sizeof c->prefix, "%s%s/members/", CLS_ETCD_PREFIX, cluster);
-    kvs_status s = net_etcd_create(loop, url, &ne, &c->etcd, err);
+    kvs_format(c->prefix, sizeof c->prefix, "%s%s/members/", CLS_ETCD_PREFIX, config->cluster);
+    kvs_status s = net_etcd_create(loop, config->url, &ne, &c->etcd, err);
+    if (s == KVS_OK && config->user != NULL && config->user[0] != '\0') {
+        s = net_etcd_login(c->etcd, config->user, config->password != NULL ? config->password : "", err);
+    }
     if (s == KVS_OK && (cls_registry_create(MSG_MEMBERS_MAX, CLS_FOREVER, &c->view) != KVS_OK ||
                         kvs_timer_create(loop, on_timer, c, &c->timer) != KVS_OK)) {
         s = kvs_fail(err, KVS_SELF_NOMEM, "out of memory");

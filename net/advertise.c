@@ -27,10 +27,12 @@ kvs_status net_advertise(const char *host, char *url, size_t cap, struct kvs_err
         return KVS_OK;
     }
     if (host[0] == '\0') {
-        bool every = strncmp(at, "0.0.0.0:", 8) == 0 || strncmp(at, "[::]:", 5) == 0 || strncmp(at, "*:", 2) == 0 ||
-                     port == at;
-        return every ? kvs_fail(err, KVS_SELF_CONFIG, "%.120s names every interface: say --advertise HOST, the host or "
-                                                      "address at which others reach this daemon", url)
+        bool every =
+            strncmp(at, "0.0.0.0:", 8) == 0 || strncmp(at, "[::]:", 5) == 0 || strncmp(at, "*:", 2) == 0 || port == at;
+        return every ? kvs_fail(err, KVS_SELF_CONFIG,
+                                "%.120s names every interface: say --advertise HOST, the host or "
+                                "address at which others reach this daemon",
+                                url)
                      : KVS_OK;
     }
     bool bare_v6 = strchr(host, ':') != NULL;

@@ -20,6 +20,8 @@
 #define CONNECT_MS 1000L
 #define WATCH_CREATED_US 3000000u
 #define ENDPOINT_MAX 264
+#define USER_MAX 256
+#define TOKEN_MAX 1024
 
 struct transfer { /* what calls and the watch have in common */
     CURL *easy;   /* NULL: not under way */
@@ -27,11 +29,14 @@ struct transfer { /* what calls and the watch have in common */
     CURLcode result;
     uint32_t endpoint;
     struct kvs_buf body, answer;
+    struct curl_slist *headers; /* with a token: its own */
     char message[CURL_ERROR_SIZE];
 };
 struct call {
     struct transfer t;
     bool used;
+    bool waits;    /* for a token */
+    bool tried_in; /* a fresh token was fetched for it once */
     net_etcd_op op;
     uint32_t tries;
     net_etcd_done_fn done;
@@ -43,11 +48,11 @@ struct net_etcd {
     struct net_etcd_events ev;
     CURLM *multi;
     bool global;
-    struct curl_slist *headers, *watch_headers;
     struct kvs_timer *timer, *guard;
     char endpoint[NET_ETCD_ENDPOINTS_MAX][ENDPOINT_MAX];
     uint32_t endpoint_count, current;
-    struct call call[NET_ETCD_CALLS_MAX];
+    struct call call[NET_ETCD_CALLS_MAX + 1];                  /* the last one for NET_ETCD_AUTH */
+    char user[USER_MAX], password[USER_MAX], token[TOKEN_MAX]; /* user "": no authentication */
     struct transfer watch;
     bool watch_created;
     size_t watch_scanned; /* bytes of its buffer that hold no newline */
@@ -120,8 +125,31 @@ static void transfer_stop(struct net_etcd *e, struct transfer *t)
         curl_easy_cleanup(t->easy);
         t->easy = NULL;
     }
+    curl_slist_free_all(t->headers);
+    t->headers = NULL;
     t->finished = false;
     kvs_buf_clear(&t->answer);
+}
+
+static bool add_header(struct curl_slist **list, const char *line)
+{
+    struct curl_slist *longer = curl_slist_append(*list, line);
+    *list = longer != NULL ? longer : *list;
+    return longer != NULL;
+}
+
+static bool make_headers(const struct net_etcd *e, struct transfer *t, bool watch)
+{
+    char line[TOKEN_MAX + 32];
+    bool ok = add_header(&t->headers, "Content-Type: application/json") && add_header(&t->headers, "Expect:");
+    if (watch) {
+        ok = ok && add_header(&t->headers, "Grpc-Metadata-hasleader: true");
+    }
+    if (e->token[0] != '\0') {
+        kvs_format(line, sizeof line, "Authorization: %s", e->token);
+        ok = ok && add_header(&t->headers, line);
+    }
+    return ok;
 }
 
 /* An easy handle with all its options; false: out of memory, there is none. */
@@ -134,8 +162,8 @@ static bool transfer_make(struct net_etcd *e, struct transfer *t, const char *pa
     }
     CURL *c = t->easy;
     kvs_format(url, sizeof url, "http://%s%s", e->endpoint[t->endpoint], path);
-    bool ok = curl_easy_setopt(c, CURLOPT_URL, url) == CURLE_OK;
-    ok = ok && curl_easy_setopt(c, CURLOPT_HTTPHEADER, watch ? e->watch_headers : e->headers) == CURLE_OK;
+    bool ok = make_headers(e, t, watch) && curl_easy_setopt(c, CURLOPT_URL, url) == CURLE_OK;
+    ok = ok && curl_easy_setopt(c, CURLOPT_HTTPHEADER, t->headers) == CURLE_OK;
     ok = ok && curl_easy_setopt(c, CURLOPT_POSTFIELDSIZE, (long)t->body.len) == CURLE_OK;
     ok = ok && curl_easy_setopt(c, CURLOPT_POSTFIELDS, kvs_buf_text(&t->body)) == CURLE_OK;
     ok = ok && curl_easy_setopt(c, CURLOPT_PROXY, "") == CURLE_OK;
@@ -153,7 +181,9 @@ static bool transfer_make(struct net_etcd *e, struct transfer *t, const char *pa
     t->message[0] = '\0';
     if (!ok) {
         curl_easy_cleanup(c);
+        curl_slist_free_all(t->headers);
         t->easy = NULL;
+        t->headers = NULL;
     }
     return ok;
 }
@@ -166,7 +196,9 @@ static kvs_status transfer_start(struct net_etcd *e, struct transfer *t, const c
     }
     if (curl_multi_add_handle(e->multi, t->easy) != CURLM_OK) {
         curl_easy_cleanup(t->easy);
+        curl_slist_free_all(t->headers);
         t->easy = NULL;
+        t->headers = NULL;
         return KVS_SELF_NOMEM;
     }
     return KVS_OK;
@@ -184,6 +216,7 @@ static const char *path_of(net_etcd_op op)
     case NET_ETCD_PUT: return "/v3/kv/put";
     case NET_ETCD_DELETE: return "/v3/kv/deleterange";
     case NET_ETCD_TXN: return "/v3/kv/txn";
+    case NET_ETCD_AUTH: return "/v3/auth/authenticate";
     }
     return "";
 }
@@ -225,6 +258,84 @@ static kvs_status judge(long http, int code)
     }
     return http == 400 ? KVS_REQ_INVALID : KVS_PEER_PROTOCOL; /* a redirect, a 404 of something that is no etcd */
 }
+
+/* ---- tokens ---- */
+
+/* The calls that waited when the login ended; what their callbacks start is none of them. */
+static void end_wait(struct net_etcd *e, kvs_status s, const char *text)
+{
+    bool waited[NET_ETCD_CALLS_MAX];
+    for (uint32_t i = 0; i < NET_ETCD_CALLS_MAX; i++) {
+        waited[i] = e->call[i].used && e->call[i].waits;
+        e->call[i].waits = false;
+    }
+    for (uint32_t i = 0; i < NET_ETCD_CALLS_MAX; i++) {
+        struct call *c = &e->call[i];
+        if (!waited[i]) {
+            continue;
+        }
+        kvs_status started = s == KVS_OK ? transfer_start(e, &c->t, path_of(c->op), false) : s;
+        if (started != KVS_OK) {
+            call_end(e, c, started, s == KVS_OK ? "out of memory" : text, NULL);
+        }
+    }
+}
+
+static void login_done(void *user, kvs_status s, const char *text, const struct net_etcd_answer *answer)
+{
+    struct net_etcd *e = user;
+    if (s == KVS_OK) {
+        size_t n = strlen(answer->token);
+        bool plain = n > 0 && n < sizeof e->token && strpbrk(answer->token, "\r\n") == NULL;
+        s = plain ? KVS_OK : KVS_PEER_PROTOCOL;
+        text = "etcd gave no token that can be used";
+        memcpy(e->token, plain ? answer->token : "", plain ? n + 1 : 1);
+    }
+    end_wait(e, s == KVS_REQ_INVALID ? KVS_REQ_DENIED : s, text);
+}
+
+/* Fetches a token, unless that is under way. */
+static kvs_status login(struct net_etcd *e)
+{
+    struct call *c = &e->call[NET_ETCD_CALLS_MAX];
+    if (c->used) {
+        return KVS_OK;
+    }
+    *c = (struct call){.op = NET_ETCD_AUTH, .done = login_done, .user = e, .t.endpoint = e->current};
+    kvs_buf_init(&c->t.body, BODY_MAX);
+    kvs_buf_init(&c->t.answer, ANSWER_MAX);
+    e->token[0] = '\0';
+    kvs_status s = net_etcd_put_login(&c->t.body, e->user, e->password);
+    if (s == KVS_OK) {
+        s = transfer_start(e, &c->t, path_of(c->op), false);
+    }
+    c->used = s == KVS_OK;
+    if (s != KVS_OK) {
+        kvs_buf_fini(&c->t.body);
+    }
+    return s;
+}
+
+kvs_status net_etcd_login(struct net_etcd *e, const char *user, const char *password, struct kvs_error *err)
+{
+    if (strlen(user) >= sizeof e->user || strlen(password) >= sizeof e->password) {
+        return kvs_fail(err, KVS_SELF_CONFIG, "user and password of etcd have at most %u bytes", USER_MAX - 1);
+    }
+    memcpy(e->user, user, strlen(user) + 1);
+    memcpy(e->password, password, strlen(password) + 1);
+    return KVS_OK;
+}
+
+static kvs_status call_start(struct net_etcd *e, struct call *c)
+{
+    if (e->user[0] == '\0' || e->token[0] != '\0') {
+        return transfer_start(e, &c->t, path_of(c->op), false);
+    }
+    c->waits = true;
+    return login(e);
+}
+
+/* ---- how transfers end ---- */
 
 static void watch_end(struct net_etcd *e, kvs_status why, const char *text)
 {
@@ -288,7 +399,13 @@ static void call_finished(struct net_etcd *e, struct call *c)
     if (bad_endpoint && e->current == failed) {
         e->current = (failed + 1) % e->endpoint_count;
     }
-    if (bad_endpoint && ++c->tries < e->endpoint_count) {
+    if (s == KVS_REQ_DENIED && c->op != NET_ETCD_AUTH && e->user[0] != '\0' && !c->tried_in) {
+        c->tried_in = c->waits = true; /* a token dies with its server, or of disuse */
+        transfer_stop(e, &c->t);
+        if (login(e) != KVS_OK) {
+            call_end(e, c, KVS_SELF_NOMEM, "out of memory", NULL);
+        }
+    } else if (bad_endpoint && ++c->tries < e->endpoint_count) {
         c->t.endpoint = (failed + 1) % e->endpoint_count;
         if (transfer_start(e, &c->t, path_of(c->op), false) != KVS_OK) {
             call_end(e, c, KVS_SELF_NOMEM, "out of memory", NULL);
@@ -317,7 +434,7 @@ kvs_status net_etcd_call(struct net_etcd *e, net_etcd_op op, const struct kvs_bu
     kvs_buf_init(&c->t.answer, ANSWER_MAX);
     kvs_status s = kvs_buf_append(&c->t.body, kvs_buf_text(body), body->len);
     if (s == KVS_OK) {
-        s = transfer_start(e, &c->t, path_of(op), false);
+        s = call_start(e, c);
     }
     if (s != KVS_OK) {
         kvs_buf_fini(&c->t.body);
@@ -337,6 +454,7 @@ void net_etcd_revoke_now(struct net_etcd *e, int64_t lease, uint32_t limit_ms)
         (void)curl_easy_perform(t.easy);
         curl_easy_cleanup(t.easy);
     }
+    curl_slist_free_all(t.headers);
     kvs_buf_fini(&t.body);
     kvs_buf_fini(&t.answer);
 }
@@ -454,7 +572,7 @@ static void harvest(struct net_etcd *e)
             ((struct transfer *)t)->result = m->data.result;
         }
     }
-    for (uint32_t i = 0; i < NET_ETCD_CALLS_MAX; i++) {
+    for (uint32_t i = 0; i <= NET_ETCD_CALLS_MAX; i++) {
         if (e->call[i].used && e->call[i].t.finished) {
             call_finished(e, &e->call[i]);
         }
@@ -517,21 +635,6 @@ static kvs_status read_endpoints(struct net_etcd *e, const char *url, struct kvs
                     NET_ETCD_ENDPOINTS_MAX);
 }
 
-static bool make_headers(struct net_etcd *e)
-{
-    static const char *const line[] = {"Content-Type: application/json", "Expect:"};
-    for (size_t i = 0; i < sizeof line / sizeof line[0]; i++) {
-        struct curl_slist *a = curl_slist_append(e->headers, line[i]);
-        struct curl_slist *b = curl_slist_append(e->watch_headers, line[i]);
-        e->headers = a != NULL ? a : e->headers;
-        e->watch_headers = b != NULL ? b : e->watch_headers;
-        if (a == NULL || b == NULL) {
-            return false;
-        }
-    }
-    return curl_slist_append(e->watch_headers, "Grpc-Metadata-hasleader: true") != NULL;
-}
-
 static bool make_multi(struct net_etcd *e)
 {
     e->global = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
@@ -554,9 +657,8 @@ kvs_status net_etcd_create(struct kvs_loop *loop, const char *url, const struct 
     kvs_buf_init(&e->watch.body, BODY_MAX);
     kvs_buf_init(&e->watch.answer, ANSWER_MAX);
     kvs_status s = read_endpoints(e, url, err);
-    if (s == KVS_OK &&
-        (kvs_timer_create(loop, on_time, e, &e->timer) != KVS_OK ||
-         kvs_timer_create(loop, on_guard, e, &e->guard) != KVS_OK || !make_multi(e) || !make_headers(e))) {
+    if (s == KVS_OK && (kvs_timer_create(loop, on_time, e, &e->timer) != KVS_OK ||
+                        kvs_timer_create(loop, on_guard, e, &e->guard) != KVS_OK || !make_multi(e))) {
         s = kvs_fail(err, KVS_SELF_NOMEM, "out of memory for the etcd client");
     }
     if (s != KVS_OK) {
@@ -573,7 +675,7 @@ void net_etcd_destroy(struct net_etcd *e)
     if (e == NULL) {
         return;
     }
-    for (uint32_t i = 0; i < NET_ETCD_CALLS_MAX; i++) {
+    for (uint32_t i = 0; i <= NET_ETCD_CALLS_MAX; i++) {
         if (e->call[i].used) {
             transfer_stop(e, &e->call[i].t);
             kvs_buf_fini(&e->call[i].t.body);
@@ -583,8 +685,6 @@ void net_etcd_destroy(struct net_etcd *e)
     transfer_stop(e, &e->watch);
     kvs_buf_fini(&e->watch.body);
     kvs_buf_fini(&e->watch.answer);
-    curl_slist_free_all(e->headers);
-    curl_slist_free_all(e->watch_headers);
     if (e->multi != NULL) {
         (void)curl_multi_cleanup(e->multi);
     }

@@ -29,6 +29,7 @@ typedef enum net_etcd_op {
     NET_ETCD_PUT,
     NET_ETCD_DELETE,
     NET_ETCD_TXN,
+    NET_ETCD_AUTH, /* the client's own */
 } net_etcd_op;
 
 /* status: KVS_OK with answer; KVS_REQ_NOT_FOUND (a lease that is gone), KVS_REQ_DENIED, KVS_REQ_INVALID, KVS_BUSY_FULL
@@ -45,6 +46,10 @@ bool net_etcd_is_url(const char *url); /* begins with etcd:// */
 /* "etcd://HOST:PORT[,HOST:PORT]..."; anything else is KVS_SELF_CONFIG with the remedy. */
 KVS_MUST_CHECK kvs_status net_etcd_create(struct kvs_loop *loop, const char *url, const struct net_etcd_events *ev,
                                           struct net_etcd **out, struct kvs_error *err);
+/* For an etcd with authentication: a token is fetched before the first call, and anew when etcd knows it no more. Right
+ * after create. KVS_SELF_CONFIG when one of the two is too long. */
+KVS_MUST_CHECK kvs_status net_etcd_login(struct net_etcd *e, const char *user, const char *password,
+                                         struct kvs_error *err);
 void net_etcd_destroy(struct net_etcd *e);
 
 /* body is copied. KVS_BUSY_QUEUE: too many calls at once. */

@@ -230,6 +230,19 @@ kvs_status net_etcd_put_watch(struct kvs_buf *out, const char *prefix, int64_t s
     return kvs_json_end(&j);
 }
 
+kvs_status net_etcd_put_login(struct kvs_buf *out, const char *user, const char *password)
+{
+    struct kvs_json j;
+    kvs_json_begin(&j, out);
+    kvs_json_object(&j);
+    kvs_json_key(&j, "name");
+    kvs_json_string(&j, user);
+    kvs_json_key(&j, "password");
+    kvs_json_string(&j, password);
+    kvs_json_object_end(&j);
+    return kvs_json_end(&j);
+}
+
 /* ---- answers ---- */
 
 /* A field that is absent is 0; one that is there must be a whole number, as a string or bare. */
@@ -347,6 +360,11 @@ static kvs_status read_answer(const json_t *root, struct kvs_arena *a, struct ne
         return malformed(err, "number");
     }
     out->succeeded = read_bool(o, "succeeded");
+    const char *token = json_string_value(json_object_get(o, "token"));
+    out->token = kvs_arena_dup(a, token != NULL ? token : "", token != NULL ? strlen(token) : 0);
+    if (out->token == NULL) {
+        return kvs_fail(err, KVS_SELF_NOMEM, "out of memory");
+    }
     for (size_t i = 0; i < json_array_size(responses); i++) {
         const json_t *r = json_object_get(json_array_get(responses, i), "response_range");
         if (r != NULL) {

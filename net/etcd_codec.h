@@ -28,7 +28,8 @@ struct net_etcd_answer {
     bool succeeded;                /* txn */
     const struct net_etcd_kv *kvs; /* range; txn: of the first range among its responses */
     uint32_t kv_count;
-    bool more; /* range: the limit cut it */
+    const char *token; /* auth/authenticate; "" otherwise */
+    bool more;         /* range: the limit cut it */
 };
 
 struct net_etcd_event {
@@ -56,6 +57,8 @@ KVS_MUST_CHECK kvs_status net_etcd_put_delete(struct kvs_buf *out, const char *p
 KVS_MUST_CHECK kvs_status net_etcd_put_swap(struct kvs_buf *out, const char *key, int64_t mod_revision,
                                             const void *value, size_t n, int64_t lease);
 KVS_MUST_CHECK kvs_status net_etcd_put_watch(struct kvs_buf *out, const char *prefix, int64_t start_revision);
+
+KVS_MUST_CHECK kvs_status net_etcd_put_login(struct kvs_buf *out, const char *user, const char *password);
 
 /* Answers of lease/grant, lease/keepalive, lease/revoke, kv/put, kv/range, kv/txn. */
 KVS_MUST_CHECK kvs_status net_etcd_answer_decode(const void *json, size_t n, struct kvs_arena *a,

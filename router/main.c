@@ -22,6 +22,7 @@
 
 struct router_config {
     char name[MSG_ID_MAX], cluster[MSG_ID_MAX], listen[128], control[MSG_URL_MAX], discovery[MSG_URL_MAX], advertise[128];
+    char etcd_user[256], etcd_password[256];
     uint32_t placement, local_threshold, max_queue, max_requests, worker_sequences, http_threads, connections, deaths, log_level;
     uint64_t deadline_us, drain_us;
     bool resume;
@@ -38,6 +39,8 @@ static const struct kvs_config_row rows[] = {
     {"cluster.discovery", "discovery", KVS_CFG_STRING, "embedded", 0, MSG_URL_MAX, NULL,
      "embedded: this router keeps the registry; or etcd://HOST:PORT[,HOST:PORT]", AT(discovery)},
     {"router.advertise", "advertise", KVS_CFG_STRING, NULL, 0, 128, NULL, "host or address at which others reach this router", AT(advertise)},
+    {"etcd.user", NULL, KVS_CFG_STRING, NULL, 0, 256, NULL, "user of an etcd with authentication", AT(etcd_user)},
+    {"etcd.password", NULL, KVS_CFG_STRING, NULL, 0, 256, NULL, "and that one's password", AT(etcd_password)},
     {"router.placement", "placement", KVS_CFG_ENUM, "auto", 0, 0, "auto|local|remote", "where prompts are read", AT(placement)},
     {"router.local_threshold", "local-threshold", KVS_CFG_U32, "64", 0, MSG_TOKENS_MAX, NULL,
      "prompts of up to so many tokens are read on the decode worker", AT(local_threshold)},
@@ -133,7 +136,7 @@ static kvs_status start(struct router *r, const struct router_config *c, struct 
     static const int signals[] = {SIGTERM, SIGINT};
     char control_url[MSG_URL_MAX], http_url[MSG_URL_MAX];
     struct rtr_dispatch_config d = {.name = c->name, .control_url = c->control, .discovery = c->discovery, .cluster = c->cluster,
-                                    .advertise = c->advertise};
+                                    .advertise = c->advertise, .etcd_user = c->etcd_user, .etcd_password = c->etcd_password};
     rtr_config_default(&d.core);
     d.core.requests_max = c->max_requests;
     d.core.queue_max = c->max_queue;

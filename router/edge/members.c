@@ -131,7 +131,12 @@ kvs_status rtr_members_create(struct rtr_dispatch *d, const struct rtr_dispatch_
     card->protocol_max = MSG_PROTOCOL_MAX;
     kvs_format(card->control_url, sizeof(card->control_url), "%s", control_url);
     kvs_status s = net_advertise(c->advertise, card->control_url, sizeof(card->control_url), err);
-    return s == KVS_OK ? cls_etcd_create(d->loop, c->discovery, c->cluster, CLS_ETCD_TTL_US, &ev, &d->discovery, err) : s;
+    struct cls_etcd_config etcd = {.url = c->discovery,
+                                   .cluster = c->cluster,
+                                   .ttl_us = CLS_ETCD_TTL_US,
+                                   .user = c->etcd_user,
+                                   .password = c->etcd_password};
+    return s == KVS_OK ? cls_etcd_create(d->loop, &etcd, &ev, &d->discovery, err) : s;
 }
 
 kvs_status rtr_dispatch_announce(struct rtr_dispatch *d, const char *http_url, struct kvs_error *err)

@@ -206,12 +206,16 @@ class Stream:
 
 class Cluster:
     def __init__(self, model, *flags, env=None, prefill=1, decode=1, seconds=START_SECONDS):
+        if os.environ.get("KVASIR_TEST_ETCD") and not shutil.which("etcd"):
+            raise Skip("the program etcd is not installed (package etcd-server)")
         self.dir = tempfile.mkdtemp(prefix="kvasir-it-")
         self.run_dir = os.path.join(self.dir, "run")
         self.names = ["router"] + [f"prefill-{i}" for i in range(prefill)] + [f"decode-{i}" for i in range(decode)]
         self.seen_pids = set()
         args = [os.path.join(BIN, "kvasir"), "up", "--model", model, "--model-name", "m", "--listen", "127.0.0.1:0",
                 "--run-dir", self.run_dir, "--prefill", str(prefill), "--decode", str(decode), "--threads", "1", *map(str, flags)]
+        if os.environ.get("KVASIR_TEST_ETCD"):  # any of these tests with discovery by etcd
+            args.append("--etcd")
         self.err = open(os.path.join(self.dir, "up.err"), "w+")
         self.up = subprocess.Popen(args, stdout=subprocess.PIPE, stderr=self.err, stdin=subprocess.DEVNULL,
                                    env={**os.environ, **(env or {})}, preexec_fn=die_with_parent)

@@ -15,6 +15,7 @@ struct wrk_config {
     char listen[128];            /* HTTP: metrics, health */
     char discovery[MSG_URL_MAX]; /* the router's control URL, or etcd://HOST:PORT[,HOST:PORT] */
     char advertise[128];         /* host that others dial; "": as in control and listen */
+    char etcd_user[256], etcd_password[256];
     char log_level[16];
     uint32_t threads;
     uint32_t kv_type;            /* enum: 0 f32, 1 f16 (kvc_type) */

@@ -595,7 +595,13 @@ static kvs_status create_network(struct wrk_worker *w, struct kvs_error *err)
     if (st == KVS_OK)
         st = wrk_serve_create(w, &w->loaded, &w->serve);
     if (st == KVS_OK && w->etcd)
-        return cls_etcd_create(w->loop, w->config.discovery, w->config.cluster, w->config.lease_ttl_us, &ce, &w->discovery, err);
+        return cls_etcd_create(w->loop,
+                               &(struct cls_etcd_config){.url = w->config.discovery,
+                                                         .cluster = w->config.cluster,
+                                                         .ttl_us = w->config.lease_ttl_us,
+                                                         .user = w->config.etcd_user,
+                                                         .password = w->config.etcd_password},
+                               &ce, &w->discovery, err);
     if (st == KVS_OK)
         st = cls_embedded_client_create(w->loop, w->rpc, &ce, &w->discovery);
     return st == KVS_OK ? st : kvs_fail(err, st, "out of memory");

@@ -21,6 +21,7 @@
 
 struct etcd_servers etcd_fixture_servers;
 char etcd_fixture_cluster[32];
+const char *etcd_fixture_user, *etcd_fixture_password;
 static bool running;
 static unsigned clusters;
 
@@ -57,9 +58,14 @@ struct participant *etcd_fixture_join(const struct msg_card *card, const char *u
     struct participant *p = calloc(1, sizeof *p);
     struct cls_events ev;
     struct kvs_error err = {0};
+    const struct cls_etcd_config config = {.url = url,
+                                           .cluster = etcd_fixture_cluster,
+                                           .ttl_us = ttl_us,
+                                           .user = etcd_fixture_user,
+                                           .password = etcd_fixture_password};
     assert_non_null(p);
     participant_events(p, &ev);
-    if (cls_etcd_create(fixture_loop, url, etcd_fixture_cluster, ttl_us, &ev, &p->d, &err) != KVS_OK) {
+    if (cls_etcd_create(fixture_loop, &config, &ev, &p->d, &err) != KVS_OK) {
         fail_msg("%s", err.text);
     }
     assert_int_equal(p->d->ops->join(p->d, card), KVS_OK);

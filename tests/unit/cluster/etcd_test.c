@@ -119,6 +119,30 @@ static void test_a_hung_server(void **state)
     fx->remove(b);
 }
 
+/* It answers, but only now and then: stopped for 0.4 s of every 0.5 s. */
+static void test_a_slow_server(void **state)
+{
+    (void)state;
+    struct participant *a, *b;
+    pair(&a, &b);
+    struct participant *late = join("late", 9);
+    for (int i = 0; i < 20; i++) {
+        etcd_signal(&etcd_fixture_servers, 0, SIGSTOP);
+        pass(400);
+        etcd_signal(&etcd_fixture_servers, 0, SIGCONT);
+        pass(100);
+    }
+    wait_known(a, "late", 9, LONG_MS); /* news gets through all the same */
+    wait_known(late, "b", 2, LONG_MS);
+    assert_true(wait_until(is_up, a, LONG_MS) && wait_until(is_up, b, LONG_MS));
+    nobody_vanished(a);
+    nobody_vanished(b);
+    fx->remove(late);
+    still_alive(a, b);
+    fx->remove(a);
+    fx->remove(b);
+}
+
 static void restarted(bool with_data)
 {
     struct participant *a, *b;
@@ -367,6 +391,49 @@ static void test_leaving_at_the_end_of_a_process(void **state)
     fx->remove(b);
 }
 
+/* ---- authentication ---- */
+
+static bool post(const char *path, const char *body)
+{
+    char out[1024];
+    return etcd_post(&etcd_fixture_servers, 0, path, body, out, sizeof out, 10000);
+}
+
+static void test_an_etcd_with_authentication(void **state)
+{
+    (void)state;
+    etcd_fixture_end();
+    etcd_start(&etcd_fixture_servers, 1);
+    assert_true(post("/v3/auth/user/add", "{\"name\":\"root\",\"password\":\"a \\\"word\"}"));
+    assert_true(post("/v3/auth/role/add", "{\"name\":\"root\"}"));
+    assert_true(post("/v3/auth/user/grant", "{\"user\":\"root\",\"role\":\"root\"}"));
+    assert_true(post("/v3/auth/enable", "{}"));
+    struct participant *nobody = join("nobody", 5);
+    assert_true(wait_until(was_told_off, nobody, LONG_MS));
+    etcd_fixture_user = "root";
+    etcd_fixture_password = "wrong";
+    struct participant *wrong = join("wrong", 6);
+    assert_true(wait_until(was_told_off, wrong, LONG_MS));
+    assert_non_null(strstr(wrong->backend_text, "authentication failed"));
+    etcd_fixture_password = "a \"word";
+    struct participant *a, *b;
+    pair(&a, &b);
+    assert_int_equal(nobody->snapshots + wrong->snapshots, 0);
+    etcd_kill(&etcd_fixture_servers, 0); /* its tokens die with it */
+    assert_true(wait_until(is_down, a, LONG_MS) && wait_until(is_down, b, LONG_MS));
+    etcd_run(&etcd_fixture_servers, 0);
+    assert_true(wait_until(is_up, a, 2 * LONG_MS) && wait_until(is_up, b, 2 * LONG_MS));
+    still_alive(a, b);
+    nobody_vanished(a);
+    nobody_vanished(b);
+    fx->remove(a);
+    fx->remove(b);
+    fx->remove(nobody);
+    fx->remove(wrong);
+    etcd_fixture_user = etcd_fixture_password = NULL;
+    etcd_stop(&etcd_fixture_servers);
+}
+
 /* ---- three servers ---- */
 
 static void test_three_nodes_lose_their_leader(void **state)
@@ -437,6 +504,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         T(test_a_hung_server),
+        T(test_a_slow_server),
         T(test_a_restart_with_data),
         T(test_a_restart_without_data),
         T(test_who_died_in_the_outage_goes_in_the_end),
@@ -448,6 +516,7 @@ int main(void)
         T(test_missed_beats_are_made_up_for),
         T(test_two_clusters_in_one_etcd),
         T(test_leaving_at_the_end_of_a_process),
+        T(test_an_etcd_with_authentication),
         T(test_three_nodes_lose_their_leader),
     };
     if (!etcd_is_there()) {

@@ -17,12 +17,18 @@ static void test_table(void **state)
     static const struct {
         const char *host, *url, *want; /* want NULL: refused */
     } t[] = {
-        {"", "tcp://127.0.0.1:5", "tcp://127.0.0.1:5"}, {"", "ipc:///run/x.sock", "ipc:///run/x.sock"},
-        {"", "tcp://0.0.0.0:5", NULL},                  {"", "tcp://[::]:5", NULL},
-        {"", "http://0.0.0.0:80", NULL},                {"h-1.example", "tcp://0.0.0.0:5", "tcp://h-1.example:5"},
-        {"10.0.0.7", "http://[::]:80", "http://10.0.0.7:80"}, {"fe80::1", "tcp://[::]:5", "tcp://[fe80::1]:5"},
-        {"h", "ipc:///run/x.sock", "ipc:///run/x.sock"},   {"h", "tcp://127.0.0.1:5", "tcp://h:5"},
-        {"h/x", "tcp://127.0.0.1:5", NULL},             {"a b", "ipc:///x", NULL},
+        {"", "tcp://127.0.0.1:5", "tcp://127.0.0.1:5"},
+        {"", "ipc:///run/x.sock", "ipc:///run/x.sock"},
+        {"", "tcp://0.0.0.0:5", NULL},
+        {"", "tcp://[::]:5", NULL},
+        {"", "http://0.0.0.0:80", NULL},
+        {"h-1.example", "tcp://0.0.0.0:5", "tcp://h-1.example:5"},
+        {"10.0.0.7", "http://[::]:80", "http://10.0.0.7:80"},
+        {"fe80::1", "tcp://[::]:5", "tcp://[fe80::1]:5"},
+        {"h", "ipc:///run/x.sock", "ipc:///run/x.sock"},
+        {"h", "tcp://127.0.0.1:5", "tcp://h:5"},
+        {"h/x", "tcp://127.0.0.1:5", NULL},
+        {"a b", "ipc:///x", NULL},
     };
     for (size_t i = 0; i < sizeof t / sizeof t[0]; i++) {
         char url[64];
