@@ -59,10 +59,10 @@ static void read_small(mdl_type type, const uint8_t *p, struct eng_cpu_block *b)
         return;
     }
     bool five = type == MDL_Q5_0 || type == MDL_Q5_1;
-    uint32_t high = five ? kvs_load_u32(p) : 0, down = type == MDL_Q5_0 ? 16 : 0;
+    uint32_t high = five ? kvs_load_u32(p) : 0;
     p += five ? 4 : 0;
     for (uint32_t k = 0; k < ENG_BLOCK; k++) {
-        b->codes[k] = (uint8_t)((nibble(p, k) | (high >> k & 1u) << 4) - down);
+        b->codes[k] = (uint8_t)(nibble(p, k) | (high >> k & 1u) << 4);
     }
 }
 
@@ -113,7 +113,7 @@ static void read_q6_k(const uint8_t *p, struct eng_cpu_block *b)
     memcpy(b->sub, p + 192, 16);
     for (uint32_t k = 0; k < ENG_SUPER; k++) {
         uint32_t low = p[k / 128 * 64 + k % 64] >> (k % 128 / 64 * 4) & 15u;
-        b->codes[k] = (uint8_t)((low | crumb(p + 128, k) << 4) - 32);
+        b->codes[k] = (uint8_t)(low | crumb(p + 128, k) << 4);
     }
     b->d = kvs_load_u16(p + 208);
 }

@@ -4,6 +4,8 @@
  *   F32, F16, BF16   [group][k][8]
  *   8-bit codes      [group][block][8 units of 4 k][8][4 bytes: k0 k2 k1 k3]
  *   4-bit codes      [group][block][4 units of 8 k][8][2 x u16: nibble j of half h is k = 2j + h]
+ *                    then their plane [8][2 x u16: bit 4u + j of half h belongs to nibble j of unit u], for two bits
+ *                    [units 0 1, 2 3][8][2 x u16: bits 8(u % 2) + 2j and one above]
  * After the codes of all groups, in this order, what the form (form.h) has of:
  *   scales f16 [group][blocks of 32 or 256][8], minima f16 likewise, integer scales [group][span][8], integer minima.
  * The byte orders are what one shift and mask turn into pairs of 16-bit integers for a multiply-add of neighbours.
@@ -22,7 +24,7 @@ struct eng_cpu_quant {
     const uint8_t *sub, *sub_min; /* [span][8]; likewise */
     const int8_t *table;          /* values of 4-bit codes */
     uint32_t blocks;              /* of 32, per row */
-    uint32_t code_bytes;          /* per block and group: 256 or 128 */
+    uint32_t code_bytes;          /* per block and group: 256, or 128 and the plane */
 };
 struct eng_cpu_quant eng_cpu_quant_group(const struct eng_weight *w, uint32_t group);
 

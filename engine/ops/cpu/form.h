@@ -1,14 +1,14 @@
 /* form.h - how the AVX2 table stores each quantized type; included by pack.c and the kernels, which are compiled once for
  * every form (the functions below fold away where the type is known).
  *
- * Thirteen file formats become two kinds of codes and three kinds of scales, so that few kernels serve all:
- *   codes   8 bits, signed (Q8_0; Q5_0, Q5_1, Q5_K, Q6_K widened: for these a few more bytes to read, no bits to gather)
+ * Thirteen file formats become few kinds of codes and three kinds of scales:
+ *   codes   8 bits, signed (Q8_0)
  *           4 bits (Q4_0, Q4_1, Q4_K as they stand; Q2_K widened; Q3_K, IQ4_NL, IQ4_XS, MXFP4 through a table of 16)
+ *           4 bits and, after the block's 128 bytes of them, a plane of one (Q5_0, Q5_1, Q5_K) or two (Q6_K) bits more
  *   scales  HALF   f16 for every 32 weights, as the file has it
  *           SUPER  f16 for every 256 times an 8-bit integer for every span of 16 or 32, multiplied in the kernel
  *           E8M0   a byte of exponent for every 32 weights
- * Bits a weight in memory: Q4_K 4.63 (file 4.5), Q2_K 5.13 (2.63), Q3_K 4.56 (3.44), IQ4_XS 4.31 (4.25), MXFP4 4.25 (4.25),
- * Q5_0 8.5 (5.5), Q5_1 9 (6), Q5_K 8.63 (5.5), Q6_K 8.56 (6.56).
+ * Bits a weight in memory are those of the file within 0.15, but for Q2_K 5.13 (file 2.63) and Q3_K 4.56 (3.44).
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_ENGINE_OPS_CPU_FORM_H
 #define KVS_ENGINE_OPS_CPU_FORM_H
@@ -16,6 +16,7 @@
 #include "engine/ops/ops.h"
 
 #define ENG_SUPER 256u
+#define ENG_NIBBLES 128u /* bytes of 4-bit codes of a block of 8 rows; the plane follows */
 
 typedef enum eng_scale_kind { ENG_SCALE_HALF, ENG_SCALE_SUPER, ENG_SCALE_E8M0 } eng_scale_kind;
 
@@ -23,24 +24,31 @@ struct eng_form {
     uint32_t bits, span; /* 8 or 4; weights under one scale, 32 or 16 */
     eng_scale_kind scale;
     bool with_min;
-    bool minus_8; /* 4-bit codes are 8 too large */
-    bool table;   /* 4-bit codes are places in a table of values */
+    bool table;    /* 4-bit codes are places in a table of values */
+    uint32_t high; /* bits of the plane */
+    int down;      /* codes are so much too large */
 };
 
 static inline __attribute__((always_inline)) struct eng_form eng_form_of(const mdl_type type)
 {
-    bool eight = type == MDL_Q8_0 || type == MDL_Q5_0 || type == MDL_Q5_1 || type == MDL_Q5_K || type == MDL_Q6_K;
+    bool five = type == MDL_Q5_0 || type == MDL_Q5_1 || type == MDL_Q5_K;
     bool super = type == MDL_Q2_K || type == MDL_Q3_K || type == MDL_Q4_K || type == MDL_Q5_K || type == MDL_Q6_K ||
                  type == MDL_IQ4_XS;
     return (struct eng_form){
-        .bits = eight ? 8 : 4,
+        .bits = type == MDL_Q8_0 ? 8 : 4,
         .span = type == MDL_Q2_K || type == MDL_Q3_K || type == MDL_Q6_K ? 16 : 32,
         .scale = super               ? ENG_SCALE_SUPER
                  : type == MDL_MXFP4 ? ENG_SCALE_E8M0
                                      : ENG_SCALE_HALF,
         .with_min = type == MDL_Q4_1 || type == MDL_Q5_1 || type == MDL_Q2_K || type == MDL_Q4_K || type == MDL_Q5_K,
-        .minus_8 = type == MDL_Q4_0,
         .table = type == MDL_Q3_K || type == MDL_IQ4_NL || type == MDL_IQ4_XS || type == MDL_MXFP4,
+        .high = five               ? 1
+                : type == MDL_Q6_K ? 2
+                                   : 0,
+        .down = type == MDL_Q4_0   ? 8
+                : type == MDL_Q5_0 ? 16
+                : type == MDL_Q6_K ? 32
+                                   : 0,
     };
 }
 

@@ -23,25 +23,6 @@ struct columns {
 
 /* --- few rows: from the packed codes --- */
 
-ENG_INLINE __m256i unit_q8(const uint8_t *codes, const int16_t *q, __m256i s)
-{
-    __m256i v = eng_load_int(codes);
-    __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8), odd = _mm256_srai_epi16(v, 8);
-    s = _mm256_add_epi32(s, _mm256_madd_epi16(even, eng_pair(q)));
-    return _mm256_add_epi32(s, _mm256_madd_epi16(odd, eng_pair(q + 2)));
-}
-
-ENG_INLINE __m256i unit_q4(const uint8_t *codes, const int16_t *q, __m256i s)
-{
-    const __m256i low = _mm256_set1_epi16(15);
-    __m256i v = eng_load_int(codes);
-    __m256i a = _mm256_madd_epi16(_mm256_and_si256(v, low), eng_pair(q));
-    __m256i b = _mm256_madd_epi16(_mm256_and_si256(_mm256_srli_epi16(v, 4), low), eng_pair(q + 2));
-    __m256i c = _mm256_madd_epi16(_mm256_and_si256(_mm256_srli_epi16(v, 8), low), eng_pair(q + 4));
-    __m256i d = _mm256_madd_epi16(_mm256_srli_epi16(v, 12), eng_pair(q + 6));
-    return _mm256_add_epi32(s, _mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d)));
-}
-
 /* Codes are places in a table: two look-ups of bytes give four signed 16-bit values a lane. */
 ENG_INLINE void table_values(__m256i v, __m256i table, __m256i out[4])
 {
@@ -54,13 +35,38 @@ ENG_INLINE void table_values(__m256i v, __m256i table, __m256i out[4])
     out[3] = _mm256_srai_epi16(u, 8);
 }
 
-ENG_INLINE __m256i unit_table(const uint8_t *codes, __m256i table, const int16_t *q, __m256i s)
+/* Bits above bit 3 of nibble j of unit u, where they belong. */
+ENG_INLINE __m256i plane_bits(const uint8_t *codes, uint32_t u, uint32_t j, const uint32_t high)
 {
-    __m256i v[4];
-    table_values(eng_load_int(codes), table, v);
-    __m256i a = _mm256_madd_epi16(v[0], eng_pair(q)), b = _mm256_madd_epi16(v[1], eng_pair(q + 2));
-    __m256i c = _mm256_madd_epi16(v[2], eng_pair(q + 4)), d = _mm256_madd_epi16(v[3], eng_pair(q + 6));
-    return _mm256_add_epi32(s, _mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d)));
+    const uint32_t at = high == 1 ? u * 4 + j : u % 2 * 8 + j * 2;
+    __m256i p = eng_load_int(codes + ENG_NIBBLES + (high == 1 ? 0 : u / 2 * 32));
+    p = at >= 4 ? _mm256_srli_epi16(p, (int)at - 4) : _mm256_slli_epi16(p, 4 - (int)at);
+    return _mm256_and_si256(p, _mm256_set1_epi16(high == 1 ? 16 : 48));
+}
+
+/* Unit u of a block with 4-bit codes: four vectors of pairs of k. f and u are known where this is inlined into `few`. */
+ENG_INLINE void unit_values(const uint8_t *codes, uint32_t u, __m256i table, const struct eng_form f, const int down,
+                            __m256i out[4])
+{
+    const __m256i low = _mm256_set1_epi16(15);
+    __m256i v = eng_load_int(codes + u * 32);
+    if (f.table) {
+        table_values(v, table, out);
+        return;
+    }
+    out[0] = _mm256_and_si256(v, low);
+    out[1] = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
+    out[2] = _mm256_and_si256(_mm256_srli_epi16(v, 8), low);
+    out[3] = _mm256_srli_epi16(v, 12);
+#pragma GCC unroll 4
+    for (uint32_t j = 0; j < 4; j++) {
+        if (f.high != 0) {
+            out[j] = _mm256_or_si256(out[j], plane_bits(codes, u, j, f.high));
+        }
+        if (down != 0) {
+            out[j] = _mm256_sub_epi16(out[j], _mm256_set1_epi16((int16_t)down));
+        }
+    }
 }
 
 ENG_INLINE __m256i load_table(const int8_t *table)
@@ -116,24 +122,44 @@ ENG_INLINE float half_sx(const int16_t *q, float dx)
     return dx * (float)_mm_cvtsi128_si32(t);
 }
 
-/* One span: sums of codes times inputs. */
-ENG_INLINE void few_sums(const uint8_t *codes, const struct columns *a, size_t k, __m256i table, __m256i *s,
-                         const struct eng_form f, const uint32_t n)
+ENG_INLINE __m256i sum_of_pairs(const __m256i v[4], const int16_t *q, __m256i s)
+{
+    __m256i a = _mm256_madd_epi16(v[0], eng_pair(q)), b = _mm256_madd_epi16(v[1], eng_pair(q + 2));
+    __m256i c = _mm256_madd_epi16(v[2], eng_pair(q + 4)), d = _mm256_madd_epi16(v[3], eng_pair(q + 6));
+    return _mm256_add_epi32(s, _mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d)));
+}
+
+/* One span of a block, from weight `first` of it on: sums of codes times inputs. */
+ENG_INLINE void few_sums(const uint8_t *codes, const uint32_t first, const struct columns *a, size_t k, __m256i table,
+                         __m256i *s, const struct eng_form f, const uint32_t n)
 {
     const uint32_t step = f.bits == 8 ? 4 : 8, units = f.span / step;
 #pragma GCC unroll 8
-    for (uint32_t u = 0; u < units; u++) {
+    for (uint32_t i = 0; i < units; i++) {
+        const uint32_t u = first / step + i;
+        const int16_t *q = a->q + k + u * step;
+        __m256i v[4];
+        if (f.bits == 8) {
+            v[0] = eng_load_int(codes + u * 32);
+            v[1] = _mm256_srai_epi16(v[0], 8);
+            v[0] = _mm256_srai_epi16(_mm256_slli_epi16(v[0], 8), 8);
+        } else {
+            unit_values(codes, u, table, f, f.span == ENG_BLOCK ? 0 : f.down, v);
+        }
 #pragma GCC unroll 3
-        for (uint32_t c = 0; c < n; c++) {
-            const int16_t *q = a->q + c * a->q_stride + k + u * step;
-            s[c] = f.bits == 8 ? unit_q8(codes + u * 32, q, s[c])
-                   : f.table   ? unit_table(codes + u * 32, table, q, s[c])
-                               : unit_q4(codes + u * 32, q, s[c]);
+        for (uint32_t c = 0; c < n; c++, q += a->q_stride) {
+            if (f.bits == 8) {
+                s[c] = _mm256_add_epi32(s[c], _mm256_madd_epi16(v[0], eng_pair(q)));
+                s[c] = _mm256_add_epi32(s[c], _mm256_madd_epi16(v[1], eng_pair(q + 2)));
+            } else {
+                s[c] = sum_of_pairs(v, q, s[c]);
+            }
         }
     }
 }
 
-/* f and n are known where this is inlined. Q4_0 sums codes 0..15 and takes 8 * sum(q) off beforehand: the same integer. */
+/* f and n are known where this is inlined. Codes that are too large by `down` are summed as they are, and down * sum(q) is
+ * taken off beforehand: the same integer. */
 ENG_INLINE void few(const struct eng_cpu_quant *w, const struct columns *a, float *y, size_t y_stride,
                     const struct eng_form f, const uint32_t n)
 {
@@ -144,15 +170,16 @@ ENG_INLINE void few(const struct eng_cpu_quant *w, const struct columns *a, floa
     for (uint32_t c = 0; c < n; c++) {
         acc[c] = _mm256_setzero_ps();
     }
-    for (size_t b = 0; b < w->blocks; b++) {
+    for (size_t b = 0; b < w->blocks; b++, codes += w->code_bytes) {
 #pragma GCC unroll 2
-        for (uint32_t h = 0; h < halves; h++, codes += f.span * f.bits) {
+        for (uint32_t h = 0; h < halves; h++) {
             __m256i s[FEW_ROWS];
             size_t k = b * ENG_BLOCK + h * f.span;
             for (uint32_t c = 0; c < n; c++) {
-                s[c] = f.minus_8 ? _mm256_set1_epi32(-8 * a->sum[c * a->b_stride + b]) : _mm256_setzero_si256();
+                s[c] = f.down != 0 && halves == 1 ? _mm256_set1_epi32(-f.down * a->sum[c * a->b_stride + b])
+                                                  : _mm256_setzero_si256();
             }
-            few_sums(codes, a, k, table, s, f, n);
+            few_sums(codes, h * f.span, a, b * ENG_BLOCK, table, s, f, n);
             __m256 d = scale_of(w, b, b * halves + h, f);
             for (uint32_t c = 0; c < n; c++) {
                 float dx = a->dx[c * a->b_stride + b];
@@ -181,6 +208,7 @@ ENG_INLINE void few(const struct eng_cpu_quant *w, const struct columns *a, floa
     }
 FEW_OF(few_q4_0, MDL_Q4_0)
 FEW_OF(few_q4_1, MDL_Q4_1)
+FEW_OF(few_q5_0, MDL_Q5_0)
 FEW_OF(few_q5_1, MDL_Q5_1)
 FEW_OF(few_q8_0, MDL_Q8_0)
 FEW_OF(few_q2_k, MDL_Q2_K)
@@ -199,6 +227,7 @@ static few_fn few_for(mdl_type type)
     switch (type) {
     case MDL_Q4_0: return few_q4_0;
     case MDL_Q4_1: return few_q4_1;
+    case MDL_Q5_0: return few_q5_0;
     case MDL_Q5_1: return few_q5_1;
     case MDL_Q2_K: return few_q2_k;
     case MDL_Q3_K: return few_q3_k;
@@ -208,7 +237,7 @@ static few_fn few_for(mdl_type type)
     case MDL_IQ4_NL: return few_iq4_nl;
     case MDL_IQ4_XS: return few_iq4_xs;
     case MDL_MXFP4: return few_mxfp4;
-    default: return few_q8_0; /* Q5_0 too: the same form */
+    default: return few_q8_0;
     }
 }
 
@@ -230,30 +259,35 @@ struct strip_view {
     uint32_t span;
 };
 
+ENG_INLINE void unpack_4_bit(const uint8_t *codes, __m256i table, const struct eng_form f, __m256i *o)
+{
+#pragma GCC unroll 4
+    for (uint32_t u = 0; u < 4; u++) {
+        __m256i v[4];
+        unit_values(codes, u, table, f, f.down, v);
+        for (uint32_t i = 0; i < 4; i++) {
+            o[8 * u + 2 * i] = v[i];
+        }
+    }
+}
+
+/* The cases differ by what makes a loop of its own: the table, the plane. */
 static void unpack_codes(const struct eng_form *f, const uint8_t *codes, __m256i table, __m256i *o)
 {
-    const __m256i low = _mm256_set1_epi16(15), eight = _mm256_set1_epi16(f->minus_8 ? 8 : 0);
     if (f->bits == 8) {
         for (uint32_t u = 0; u < 8; u++) {
             __m256i v = eng_load_int(codes + u * 32);
             o[4 * u] = _mm256_srai_epi16(_mm256_slli_epi16(v, 8), 8);
             o[4 * u + 2] = _mm256_srai_epi16(v, 8);
         }
-        return;
-    }
-    for (uint32_t u = 0; u < 4; u++) {
-        __m256i v = eng_load_int(codes + u * 32), t[4];
-        if (f->table) {
-            table_values(v, table, t);
-        } else {
-            t[0] = _mm256_sub_epi16(_mm256_and_si256(v, low), eight);
-            t[1] = _mm256_sub_epi16(_mm256_and_si256(_mm256_srli_epi16(v, 4), low), eight);
-            t[2] = _mm256_sub_epi16(_mm256_and_si256(_mm256_srli_epi16(v, 8), low), eight);
-            t[3] = _mm256_sub_epi16(_mm256_srli_epi16(v, 12), eight);
-        }
-        for (uint32_t i = 0; i < 4; i++) {
-            o[8 * u + 2 * i] = t[i];
-        }
+    } else if (f->table) {
+        unpack_4_bit(codes, table, (struct eng_form){.table = true}, o);
+    } else if (f->high == 0) {
+        unpack_4_bit(codes, table, (struct eng_form){.down = f->down}, o);
+    } else if (f->high == 1) {
+        unpack_4_bit(codes, table, (struct eng_form){.high = 1, .down = f->down}, o);
+    } else {
+        unpack_4_bit(codes, table, (struct eng_form){.high = 2, .down = f->down}, o);
     }
 }
 

@@ -12,7 +12,8 @@ static uint32_t groups_of(uint32_t rows)
 
 static uint32_t code_bytes(mdl_type type)
 {
-    return ENG_GROUP * ENG_BLOCK * eng_form_of(type).bits / 8;
+    struct eng_form f = eng_form_of(type);
+    return ENG_GROUP * ENG_BLOCK * (f.bits + f.high) / 8;
 }
 
 /* Bytes of each part of one group, in the order in which the parts of all groups follow each other. */
@@ -96,17 +97,35 @@ static uint32_t nibble_place(uint32_t k, uint32_t lane, uint32_t *shift_out)
     return (k / 8 * 8 + lane) * 2 + (k & 1u);
 }
 
-static void pack_codes(uint32_t bits, const uint8_t *from, uint8_t *codes, uint32_t lane)
+/* The u16 of the plane after those nibbles that holds what is above bit 3 of weight k, and the shift there. */
+static uint32_t plane_place(uint32_t high, uint32_t k, uint32_t lane, uint32_t *shift_out)
 {
-    if (bits == 8) {
+    uint32_t unit = k / 8, j = k % 8 / 2;
+    *shift_out = high == 1 ? unit * 4 + j : unit % 2 * 8 + j * 2;
+    return (high == 1 ? 0 : unit / 2 * 16) + lane * 2 + (k & 1u);
+}
+
+static void or_u16(uint8_t *p, uint32_t bits)
+{
+    kvs_store_u16(p, (uint16_t)(kvs_load_u16(p) | bits));
+}
+
+static void pack_codes(const struct eng_form *f, const uint8_t *from, uint8_t *codes, uint32_t lane)
+{
+    uint32_t shift;
+    if (f->bits == 8) {
         for (uint32_t k = 0; k < ENG_BLOCK; k++) {
             codes[byte_place(k, lane)] = from[k];
         }
         return;
     }
     for (uint32_t k = 0; k < ENG_BLOCK; k++) {
-        uint32_t shift, at = 2 * nibble_place(k, lane, &shift);
-        kvs_store_u16(codes + at, (uint16_t)(kvs_load_u16(codes + at) | from[k] << shift));
+        uint32_t at = 2 * nibble_place(k, lane, &shift);
+        or_u16(codes + at, (from[k] & 15u) << shift);
+    }
+    for (uint32_t k = 0; k < ENG_BLOCK && f->high != 0; k++) {
+        uint32_t at = ENG_NIBBLES + 2 * plane_place(f->high, k, lane, &shift);
+        or_u16(codes + at, (uint32_t)(from[k] >> 4) << shift);
     }
 }
 
@@ -142,7 +161,7 @@ void eng_cpu_pack(struct eng_weight *w, const uint8_t *src)
                 put(w->data, q.sub_min, at, &b.sub_min[j], 1);
             }
             for (uint32_t j = 0; j < weights / ENG_BLOCK; j++, codes += q.code_bytes) {
-                pack_codes(f.bits, b.codes + (size_t)j * ENG_BLOCK, codes, lane);
+                pack_codes(&f, b.codes + (size_t)j * ENG_BLOCK, codes, lane);
             }
         }
     }
@@ -156,7 +175,11 @@ static int32_t value_at(const struct eng_form *f, const struct eng_cpu_quant *q,
     }
     uint32_t shift, at = 2 * nibble_place(k, lane, &shift);
     int32_t code = kvs_load_u16(codes + at) >> shift & 15;
-    return f->table ? q->table[code] : f->minus_8 ? code - 8 : code;
+    if (f->high != 0) {
+        at = ENG_NIBBLES + 2 * plane_place(f->high, k, lane, &shift);
+        code |= (kvs_load_u16(codes + at) >> shift & (f->high == 1 ? 1 : 3)) << 4;
+    }
+    return f->table ? q->table[code] : code - f->down;
 }
 
 /* Scale and minimum of the span that begins at weight k. */
