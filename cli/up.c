@@ -338,8 +338,8 @@ int cli_up(int argc, char **argv)
         s = serve(&u, &err);
     if (u.own_socket_dir)
         cli_remove_tree(u.socket_dir);
-    if (u.own_run_dir && (s == KVS_OK || u.supervisor.child[0].starts == 0))
-        cli_remove_tree(u.run_dir); /* after a failed start the logs stay */
+    if (u.own_run_dir && s != KVS_PEER_TIMEOUT) /* that error's text sends the reader to the logs */
+        cli_remove_tree(u.run_dir);
     if (u.lock_fd >= 0)
         close(u.lock_fd);
     return s == KVS_OK ? 0 : cli_failed(&err);
