@@ -385,10 +385,11 @@ def test_two_daemons_of_one_name():
         router = h.router("router-1", etcd.url)
         router.ready(2)
         epoch = router.epochs()["decode-0"]
-        h.add(Process(h.dir, "decode-0-again", old.args))
+        new = h.add(Process(h.dir, "decode-0-again", old.args))
         wait_for("the new one has the name", 60 * SLOW, lambda: router.epochs().get("decode-0") not in (None, epoch))
         wait_for("the old one says so", 30 * SLOW, lambda: "another process is registered under this name" in old.text())
-        wait_for("the new one is linked", 30 * SLOW,
+        wait_for("the new one is linked", 30 * SLOW, lambda: "peer linked" in new.text())
+        wait_for("and the router knows", 30 * SLOW,
                  lambda: router.complete(row()["prompt_ids"], 4, "remote").placement()["mode"] == "remote", 0.1)
         check(router)
 
