@@ -313,9 +313,25 @@ kvs_status wrk_peers_check(const struct wrk_peers *p, const struct msg_hello *he
     return KVS_OK;
 }
 
+/* Two live processes of one name would push each other out for ever: the one that discovery names stays. */
+static bool name_is_taken(struct wrk_peers *p, const struct msg_hello *hello)
+{
+    const struct member *m = member_find(p, hello->id);
+    for (uint32_t i = 0; m != NULL && m->card.epoch != hello->epoch && i < WRK_PEERS_MAX; i++) {
+        const struct slot *s = &p->slot[i];
+        if (s->state != SLOT_FREE && s->state != SLOT_CLOSING && s->epoch == m->card.epoch && strcmp(s->id, hello->id) == 0)
+            return true;
+    }
+    return false;
+}
+
 void wrk_peers_conn_up(struct wrk_peers *p, net_conn conn, const struct msg_hello *hello, bool we_dialed)
 {
     struct slot *s = NULL;
+    if (name_is_taken(p, hello)) {
+        net_rpc_close(p->rpc, conn, KVS_PEER_REFUSED, "another process has this name in the cluster; give each process its own --name");
+        return;
+    }
     for (uint32_t i = 0; i < WRK_PEERS_MAX; i++) {
         struct slot *old = &p->slot[i];
         if (old->state == SLOT_FREE)
