@@ -56,6 +56,7 @@ int cli_flags(const struct kvs_config_row *rows, size_t row_count, void *config,
     bool help = false;
     int rest = argc, code = CLI_GO_ON;
     kvs_status s = kvs_config_load(rows, row_count, config, argc, args, &rest, &help, &err);
+    memcpy(argv, args, (size_t)argc * sizeof *args); /* flags first now, positionals at the end */
     if (help) {
         code = print_help(rows, row_count, usage);
     } else if (s != KVS_OK) {

@@ -348,6 +348,47 @@ kvs_status rtr_dispatch_submit(struct rtr_dispatch *d, struct rtr_submit *s)
     return st;
 }
 
+struct drain_order {
+    struct rtr_dispatch *d;
+    struct rtr_exchange *x;
+    char worker[MSG_ID_MAX];
+};
+
+static void run_drain_order(void *arg)
+{
+    struct drain_order *o = arg;
+    struct rtr_dispatch *d = o->d;
+    struct rtr_fault f = {0};
+    kvs_status st = rtr_peer_drain(d, o->worker);
+    if (st != KVS_OK)
+        (void)rtr_fail(&f, st, NULL, st == KVS_REQ_NOT_FOUND ? "no worker \"%s\" is connected; kvasir status lists them" : "worker \"%s\" could not be told",
+                       o->worker);
+    if (st != KVS_OK)
+        rtr_exchange_fault(o->x, &f);
+    else
+        rtr_exchange_reply(o->x, "{\"draining\":true}");
+    rtr_exchange_release(o->x);
+    atomic_fetch_sub(&d->active, 1);
+    free(o);
+}
+
+kvs_status rtr_dispatch_drain_worker(struct rtr_dispatch *d, const char *id, struct rtr_exchange *x)
+{
+    struct drain_order *o = calloc(1, sizeof(*o));
+    if (!o)
+        return KVS_SELF_NOMEM;
+    o->d = d;
+    o->x = x;
+    kvs_format(o->worker, sizeof(o->worker), "%s", id);
+    atomic_fetch_add(&d->active, 1);
+    kvs_status st = atomic_load(&d->stopping) ? KVS_SELF_STOPPING : kvs_loop_post(d->loop, run_drain_order, o);
+    if (st == KVS_OK)
+        return st;
+    atomic_fetch_sub(&d->active, 1);
+    free(o);
+    return st;
+}
+
 /* ---- life ---- */
 
 void rtr_dispatch_drain(struct rtr_dispatch *d)

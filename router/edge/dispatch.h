@@ -38,6 +38,9 @@ bool rtr_dispatch_idle(const struct rtr_dispatch *d);
 /* No new requests; running ones end with KVS_SELF_STOPPING. */
 void rtr_dispatch_stop(struct rtr_dispatch *d);
 
+/* Any thread. Tells a worker to drain; the answer goes to x, whose reference is taken. On failure nothing was taken. */
+KVS_MUST_CHECK kvs_status rtr_dispatch_drain_worker(struct rtr_dispatch *d, const char *id, struct rtr_exchange *x);
+
 /* A request from an HTTP thread: params, model and ids move to the loop. */
 struct rtr_submit {
     uint64_t id; /* from rtr_dispatch_next_id */

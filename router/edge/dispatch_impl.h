@@ -130,6 +130,7 @@ void rtr_peer_generate(struct rtr_dispatch *d, const struct rtr_action *a);
 void rtr_peer_abort(struct rtr_dispatch *d, const struct rtr_action *a);
 void rtr_peer_cancel(struct rtr_dispatch *d, const struct rtr_action *a);
 void rtr_peer_pause(struct rtr_dispatch *d, const struct rtr_action *a);
+KVS_MUST_CHECK kvs_status rtr_peer_drain(struct rtr_dispatch *d, const char *id); /* KVS_REQ_NOT_FOUND: not connected */
 
 /* members.c */
 KVS_MUST_CHECK kvs_status rtr_members_create(struct rtr_dispatch *d, const struct rtr_dispatch_config *c, const struct msg_hello *self,
@@ -149,6 +150,7 @@ void rtr_jobs_tick(struct rtr_dispatch *d, uint64_t now_us);
 void rtr_job_pause(struct rtr_dispatch *d, struct rtr_job *j, bool paused);
 /* Ends an exchange with an error object (nothing was sent yet). */
 void rtr_exchange_fault(struct rtr_exchange *x, const struct rtr_fault *f);
+void rtr_exchange_reply(struct rtr_exchange *x, const char *json); /* 200, whole */
 
 /* clients.c */
 void rtr_client_call(struct rtr_dispatch *d, net_conn conn, uint32_t stream, const struct msg_call *call);

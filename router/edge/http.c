@@ -268,6 +268,22 @@ static enum MHD_Result post_completion(struct MHD_Connection *c, struct http_req
     return generate(c, q, RTR_COMPLETION);
 }
 
+static enum MHD_Result post_drain(struct MHD_Connection *c, struct http_req *q, const char *arg)
+{
+    struct rtr_fault f = {.retry_after_s = 1};
+    if (rtr_exchange_create(c, &q->x) != KVS_OK)
+        return MHD_NO;
+    rtr_exchange_hold(q->x);
+    kvs_status st = strlen(arg) < MSG_ID_MAX ? rtr_dispatch_drain_worker(q->dispatch, arg, q->x) : KVS_REQ_NOT_FOUND;
+    if (st == KVS_OK)
+        return answer(c, q);
+    rtr_exchange_release(q->x);
+    rtr_exchange_release(q->x);
+    q->x = NULL;
+    (void)rtr_fail(&f, st, NULL, "the order could not be given: %s", kvs_status_name(st));
+    return http_reply_fault(c, q, &f, NULL, false);
+}
+
 /* ---- routes ---- */
 
 struct route {
@@ -285,6 +301,7 @@ static const struct route routes[] = {
     {"GET", "/metrics", get_metrics},
     {"GET", "/version", get_version},
     {"GET", "/kvasir/status", get_status},
+    {"POST", "/kvasir/drain/", post_drain},
 };
 
 static bool matches(const struct route *r, const char *url, const char **arg)

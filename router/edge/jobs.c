@@ -51,6 +51,14 @@ void rtr_exchange_fault(struct rtr_exchange *x, const struct rtr_fault *f)
     rtr_exchange_end(x);
 }
 
+void rtr_exchange_reply(struct rtr_exchange *x, const char *json)
+{
+    size_t backlog;
+    if (rtr_exchange_write(x, json, strlen(json), &backlog) == KVS_OK)
+        rtr_exchange_head(x, &(struct rtr_head){.http = 200});
+    rtr_exchange_end(x);
+}
+
 /* ---- begin ---- */
 
 static kvs_status keep_job(struct rtr_dispatch *d, struct rtr_job *j)

@@ -414,6 +414,18 @@ void rtr_peer_pause(struct rtr_dispatch *d, const struct rtr_action *a)
         KVS_WARN("pause could not be sent", "worker=%s req=%llu", p->id, (unsigned long long)a->id);
 }
 
+kvs_status rtr_peer_drain(struct rtr_dispatch *d, const char *id)
+{
+    uint32_t stream;
+    for (uint32_t i = 0; i < d->peer_count; i++) {
+        if (strcmp(d->peers[i]->id, id) != 0)
+            continue;
+        KVS_INFO("worker told to drain", "worker=%s", id);
+        return net_rpc_call(d->rpc, d->peers[i]->conn, MSG_DRAIN, ABORT_MS, "", NULL, 0, &stream);
+    }
+    return KVS_REQ_NOT_FOUND;
+}
+
 /* ---- once in a while ---- */
 
 void rtr_peers_tick(struct rtr_dispatch *d, uint64_t now_us)

@@ -160,14 +160,16 @@ def test_without_resuming_they_end_with_an_error():
 
 
 def test_a_drained_worker_hands_its_streams_over():
-    """SIGTERM of one of two decode workers amid eight streams: they move and stay the same; it ends with 0 and is not started again."""
+    """One of two decode workers is told to drain amid eight streams: they move and stay the same; it ends with 0 and is not started again."""
     greedy, sampled = bodies()
     asked = greedy[:4] + sampled[:4]
     with Cluster(STORIES, *SHAPE, decode=2, env=SLOWLY) as c:
         want = undisturbed(c, asked)
         readers = [Reader(c, b) for b in asked]
         wait_for("all streams run", REQUEST_SECONDS, lambda: all(r.count() >= 5 for r in readers), 0.005)
-        pid = c.kill("decode-0", signal.SIGTERM)
+        pid = c.pid("decode-0")
+        said = run(["kvasir", "drain", "decode-0", "--url", c.url])
+        assert said.returncode == 0, said.stderr
         for i, (r, w) in enumerate(zip(readers, want)):
             equal(r.outcome(), w, f"stream {i}")
         _, took = wait_for("it ends", 30 * SLOW, lambda: not alive(pid))
@@ -180,6 +182,8 @@ def test_a_drained_worker_hands_its_streams_over():
         for b, w in zip(asked[:2], want):
             equal(Reader(c, b).outcome(), w, "afterwards")
         assert not os.path.exists(os.path.join(c.run_dir, "decode-0.pid")), "started again"
+        said = run(["kvasir", "drain", "decode-0", "--url", c.url])
+        assert said.returncode == 1 and "decode-0" in said.stderr, said.stderr
         c.idle(20)
 
 

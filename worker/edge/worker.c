@@ -229,14 +229,33 @@ static void on_dial_failed(void *user, const char *url, kvs_status why, const ch
     KVS_DEBUG("dial failed", "url=%s status=%s cause=\"%s\"", url, kvs_status_name(why), text);
 }
 
+/* Nothing new is taken; what runs has its time, then it is handed back. Routers move away what they can as soon as they hear of it. */
+static void begin_drain(struct wrk_worker *w)
+{
+    atomic_store(&w->draining, true);
+    w->drain_until_us = kvs_now_us() + w->config.drain_us;
+    EACH_ROLE(w, drain, w->self[i_])
+    w->loaded.member.draining = true;
+    if (w->discovery->ops->join(w->discovery, &w->loaded.member) != KVS_OK)
+        KVS_WARN("draining could not be announced", "cause=\"load reports say it\"");
+    wrk_serve_report(w->serve, true);
+}
+
 static void on_call(void *user, net_conn conn, uint32_t stream, const struct msg_call *call)
 {
     struct wrk_worker *w = user;
     uint64_t deadline_us = call->remaining_ms == 0 ? 0 : kvs_now_us() + (uint64_t)call->remaining_ms * 1000;
     if (wrk_peers_call(w->peers, conn, stream, call) || wrk_serve_call(w->serve, conn, stream, call))
         return;
+    struct msg_end end = {.status = KVS_OK};
+    if (call->method == MSG_DRAIN) {
+        if (!atomic_load(&w->draining))
+            begin_drain(w);
+        net_rpc_end(w->rpc, conn, stream, &end);
+        return;
+    }
     ANY_ROLE(w, call, conn, stream, call, deadline_us)
-    struct msg_end end = {.status = KVS_REQ_UNSUPPORTED};
+    end.status = KVS_REQ_UNSUPPORTED;
     kvs_format(end.text, sizeof end.text, "%s is not served by a %s worker", msg_method_name(call->method), msg_role_name(w->hello.role));
     net_rpc_end(w->rpc, conn, stream, &end);
 }
@@ -405,18 +424,6 @@ static void stop_now(struct wrk_worker *w)
 {
     w->stopping = true;
     kvs_loop_stop(w->loop);
-}
-
-/* Nothing new is taken; what runs has its time, then it is handed back. Routers move away what they can as soon as they hear of it. */
-static void begin_drain(struct wrk_worker *w)
-{
-    atomic_store(&w->draining, true);
-    w->drain_until_us = kvs_now_us() + w->config.drain_us;
-    EACH_ROLE(w, drain, w->self[i_])
-    w->loaded.member.draining = true;
-    if (w->discovery->ops->join(w->discovery, &w->loaded.member) != KVS_OK)
-        KVS_WARN("draining could not be announced", "cause=\"load reports say it\"");
-    wrk_serve_report(w->serve, true);
 }
 
 /* Two quiet reports in a row: what the last call had to say is sent, and routers have known for a while. */
