@@ -4,6 +4,8 @@
  * whole view, its end, then changes) for as long as the call lives. A CANCEL is a leave. A lost stream starts the
  * lease: the member is gone a TTL later unless it has registered again by then. The same epoch under the same id
  * takes the registration over to its new call; another epoch replaces it (GONE, PUT) and ends the old call.
+ * Leases run on the time in which this process could have heard its members: a stall of our own (stopped, swapped
+ * out) is left out, or it would end the leases of all members whose streams are alive.
  * A second router's card is refused: two routers would each know half of the load.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cluster/core/registry.h"
@@ -38,7 +40,19 @@ struct server {
     bool joined, announced;
     struct msg_card self;
     struct kvs_buf scratch;
+    uint64_t seen_us, stalled_us; /* when time was last looked at; how much of it was a stall of our own */
 };
+
+/* The registry's time. The timer looks at it every TICK_US, so a longer gap is a stall. */
+static uint64_t server_now(struct server *s)
+{
+    uint64_t now = kvs_now_us(), gap = s->seen_us != 0 ? now - s->seen_us : 0;
+    if (gap > 2 * TICK_US) {
+        s->stalled_us += gap - TICK_US;
+    }
+    s->seen_us = now;
+    return now - s->stalled_us;
+}
 
 static void tell(struct server *s, const struct msg_member *m)
 {
@@ -126,11 +140,20 @@ static void send_snapshot(struct server *s, const struct registration *reg)
     free(list);
 }
 
+static void refuse(struct server *s, net_conn conn, uint32_t stream, kvs_status why, const char *text)
+{
+    struct msg_end end = {.status = why};
+    (void)kvs_format(end.text, sizeof end.text, "%s", text);
+    net_rpc_end(s->rpc, conn, stream, &end);
+}
+
 /* ---- time ---- */
 
-static void server_tick(void *user, uint64_t now_us)
+static void server_tick(void *user, uint64_t loop_us)
 {
     struct server *s = user;
+    uint64_t now_us = server_now(s);
+    (void)loop_us;
     for (size_t i = 0; i < CLS_EMBEDDED_MEMBERS_MAX; i++) {
         struct registration *reg = &s->reg[i];
         if (reg->used && reg->conn != 0) {
@@ -144,8 +167,12 @@ static void server_tick(void *user, uint64_t now_us)
     drain(s);
     for (size_t i = 0; i < CLS_EMBEDDED_MEMBERS_MAX; i++) { /* whose lease has ended needs no place any more */
         struct registration *reg = &s->reg[i];
-        if (reg->used && reg->conn == 0 && !cls_registry_has(s->registry, reg->id, reg->epoch)) {
-            reg->used = false;
+        if (!reg->used || cls_registry_has(s->registry, reg->id, reg->epoch)) {
+            continue;
+        }
+        reg->used = false;
+        if (reg->conn != 0) { /* cannot be, but if it were, nobody would ever tell the worker that it is out */
+            refuse(s, reg->conn, reg->stream, KVS_PEER_TIMEOUT, "the registration's lease has ended");
         }
     }
     if (s->joined && !s->announced) {
@@ -165,13 +192,6 @@ static void soon(struct server *s)
 }
 
 /* ---- calls ---- */
-
-static void refuse(struct server *s, net_conn conn, uint32_t stream, kvs_status why, const char *text)
-{
-    struct msg_end end = {.status = why};
-    (void)kvs_format(end.text, sizeof end.text, "%s", text);
-    net_rpc_end(s->rpc, conn, stream, &end);
-}
 
 static kvs_status judge_card(const struct server *s, const struct msg_card *card, struct kvs_error *err)
 {
@@ -215,12 +235,12 @@ void cls_embedded_server_call(struct cls_discovery *d, net_conn conn, uint32_t s
         st = judge_card(s, &card, &err);
     }
     if (st == KVS_OK) {
-        st = cls_registry_put(s->registry, &card, kvs_now_us(), &err);
+        st = cls_registry_put(s->registry, &card, server_now(s), &err);
     }
     struct registration *reg = st == KVS_OK ? take_place(s, &card) : NULL;
     if (reg == NULL) {
         if (st == KVS_OK) {
-            cls_registry_leave(s->registry, card.id, card.epoch, kvs_now_us());
+            cls_registry_leave(s->registry, card.id, card.epoch, server_now(s));
             st = kvs_fail(&err, KVS_BUSY_FULL, "the router serves %d members at most", CLS_EMBEDDED_MEMBERS_MAX);
         }
         KVS_WARN("registration refused", "worker=%s cause=\"%s\"", st == KVS_PEER_PROTOCOL ? "?" : card.id, err.text);
@@ -245,7 +265,7 @@ void cls_embedded_server_cancel(struct cls_discovery *d, net_conn conn, uint32_t
     struct registration *reg = find_call(s, conn, stream);
     if (reg != NULL) {
         reg->used = false;
-        cls_registry_leave(s->registry, reg->id, reg->epoch, kvs_now_us());
+        cls_registry_leave(s->registry, reg->id, reg->epoch, server_now(s));
         soon(s);
     }
 }
@@ -256,7 +276,7 @@ void cls_embedded_server_down(struct cls_discovery *d, net_conn conn)
     for (size_t i = 0; i < CLS_EMBEDDED_MEMBERS_MAX; i++) {
         struct registration *reg = &s->reg[i];
         if (reg->used && reg->conn == conn) {
-            (void)cls_registry_renew(s->registry, reg->id, reg->epoch, kvs_now_us()); /* the lease runs from now */
+            (void)cls_registry_renew(s->registry, reg->id, reg->epoch, server_now(s)); /* the lease runs from now */
             reg->conn = 0;
         }
     }
@@ -268,7 +288,7 @@ static kvs_status server_join(struct cls_discovery *d, const struct msg_card *ca
 {
     struct server *s = (struct server *)d;
     struct kvs_error err;
-    kvs_status st = cls_registry_put(s->registry, card, kvs_now_us(), &err);
+    kvs_status st = cls_registry_put(s->registry, card, server_now(s), &err);
     if (st == KVS_OK) {
         s->self = *card;
         s->joined = true;
@@ -282,7 +302,7 @@ static void server_leave(struct cls_discovery *d)
     struct server *s = (struct server *)d;
     if (s->joined) {
         s->joined = false;
-        cls_registry_leave(s->registry, s->self.id, s->self.epoch, kvs_now_us());
+        cls_registry_leave(s->registry, s->self.id, s->self.epoch, server_now(s));
         soon(s);
     }
 }

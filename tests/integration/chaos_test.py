@@ -24,7 +24,7 @@ ROUNDS = [  # name, prefill, decode, flags, failpoints, faults
      "kvt.drop_send=error@7;kvt.corrupt_page=error@11;prefill.after_post=kill@400;decode.after_token=kill@1500;decode.preempt=error@9;"
      "kvt.before_send=delay:30@20;rpc.drop_frame=error@900", "stop leave"),
     ("deadlines", 1, 2, ["--transport", "auto", "--kv-memory", "2M", "--deadline", "1"], "decode.after_token=delay:5@1+", "kill leave"),
-    ("the router", 2, 1, ["--transport", "tcp", "--kv-memory", "8M"], "", "router kill leave"),
+    ("the router", 2, 1, ["--transport", "tcp", "--kv-memory", "8M"], "", "router router-stop kill leave"),
 ]
 
 
@@ -174,20 +174,19 @@ class Round:
         while time.monotonic() < until and not self.ledger.wrong:
             time.sleep(self.rng.uniform(0.2, 1.5))
             kind = self.rng.choice(kinds)
-            name = "router" if kind == "router" else self.rng.choice(self.cluster.names[1:])
+            name = "router" if kind.startswith("router") else self.rng.choice(self.cluster.names[1:])
             try:
                 pid = self.cluster.pid(name)
             except (FileNotFoundError, ValueError):
                 continue  # it is not back yet
-            if kind == "stop":
+            if kind.endswith("stop"):
                 self.pause(pid, self.rng.choice([0.05, 0.5, 1.3, 2.6]))
-            elif kind == "kill":
-                self.killed.append(pid)
-                os.kill(pid, signal.SIGKILL)
-            else:
-                self.killed.append(pid)
+                continue
+            if kind == "router":
                 self.router_died = time.monotonic() + 5 * SLOW  # until it is back with its workers
+            with contextlib.suppress(ProcessLookupError):  # a failpoint may have been faster
                 os.kill(pid, signal.SIGKILL)
+                self.killed.append(pid)
 
     @staticmethod
     def pause(pid, seconds):

@@ -125,6 +125,23 @@ static void test_a_glitch_changes_nothing(void **state)
     fx->remove(b);
 }
 
+/* Everybody on this loop is stopped for longer than a lease: the members are those of before. */
+static void test_a_stall_of_our_own(void **state)
+{
+    (void)state;
+    struct participant *a = join("a", 1), *b = join("b", 2);
+    wait_known(a, "b", 2, 5000);
+    wait_known(b, "a", 1, 5000);
+    for (int i = 0; i < 2; i++) {
+        kvs_sleep_us(fx->ttl_us + 400000);
+        pass(ttl_ms(2));
+        wait_known(a, "b", 2, 5000);
+        wait_known(b, "a", 1, 5000);
+    }
+    fx->remove(a);
+    fx->remove(b);
+}
+
 static void test_a_new_process_replaces_the_old_one(void **state)
 {
     (void)state;
@@ -237,6 +254,7 @@ int main(void)
         T(test_an_update_under_the_same_epoch),
         T(test_a_dead_member_goes_when_its_lease_ends),
         T(test_a_glitch_changes_nothing),
+        T(test_a_stall_of_our_own),
         T(test_a_new_process_replaces_the_old_one),
         T(test_a_second_router),
         T(test_the_view_outlives_the_backend),
