@@ -156,6 +156,7 @@ bool sim_run(const struct sim_scenario *scenario, uint64_t seed, bool trace, str
     struct rtr_stats st;
     rtr_stats(sim_router_core(s), &st);
     s->report.n[SIM_N_replaced] = st.replaced;
+    s->report.n[SIM_N_resumed] = st.resumed;
     s->report.n[SIM_N_late_entries] = st.late;
     for (uint32_t i = 1; i < s->node_count; i++) /* their numbers are added up when they end */
         if (s->node[i].worker != NULL && !failed)
