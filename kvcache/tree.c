@@ -23,8 +23,8 @@ struct kvc_node {
     struct kvc_hash hash;
     uint64_t used_us;
     uint32_t parent, children;
-    uint32_t newer, older; /* list by age */
-    uint32_t next;         /* chain of a bucket, or of the free nodes */
+    uint32_t newer, older;       /* list by age */
+    uint32_t next;               /* chain of a bucket, or of the free nodes */
     struct kvc_hash parent_hash; /* with has_ids: where it hangs among its kin */
     uint32_t kin_next, kin_prev;
     bool has_ids;

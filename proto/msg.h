@@ -96,6 +96,8 @@ struct msg_generate {
     int32_t priority;
     msg_placement placement;         /* LOCAL or REMOTE between router and worker; AUTO from clients */
     char prefill_worker[MSG_ID_MAX]; /* REMOTE: who prefills */
+    char fetch_worker[MSG_ID_MAX];   /* who is believed to have KV of the first fetch_tokens tokens; "": nobody. A hint: tried first */
+    uint32_t fetch_tokens;
     /* client -> router only: */
     char model[128];
     const char *prompt; /* text; "" when tokens are given */

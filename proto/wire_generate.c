@@ -98,6 +98,8 @@ kvs_status msg_generate_encode(const struct msg_generate *m, struct kvs_buf *out
     w.priority = m->priority;
     w.placement = (Kvasir__V1__Placement)m->placement;
     w.prefill_worker = msg_borrow(m->prefill_worker);
+    w.fetch_worker = msg_borrow(m->fetch_worker);
+    w.fetch_tokens = m->fetch_tokens;
     w.model = msg_borrow(m->model);
     w.prompt = msg_borrow(m->prompt_bytes > 0 ? m->prompt : "");
     return msg_pack_one(&w.base, out);
@@ -120,6 +122,7 @@ static void generate_take(struct msg_generate *m, const Kvasir__V1__GenerateRequ
         .logits = w->return_logits != 0,
         .priority = w->priority,
         .placement = (msg_placement)w->placement,
+        .fetch_tokens = w->fetch_tokens,
         .prompt = msg_text(w->prompt),
         .prompt_bytes = (uint32_t)strlen(msg_text(w->prompt)),
     };
@@ -135,6 +138,7 @@ static void generate_take(struct msg_generate *m, const Kvasir__V1__GenerateRequ
     MSG_COPY_TEXT(m->cache_salt, w->cache_salt);
     MSG_COPY_TEXT(m->trace, w->trace_id);
     MSG_COPY_TEXT(m->prefill_worker, w->prefill_worker);
+    MSG_COPY_TEXT(m->fetch_worker, w->fetch_worker);
     MSG_COPY_TEXT(m->model, w->model);
 }
 

@@ -23,7 +23,7 @@ ROWS(generate_request, {"token_ids", MSG_TOKENS_MAX}, {"stop_token_ids", 64},
      {"adapter", TEXT_OF(msg_generate, adapter)}, {"tenant", TEXT_OF(msg_generate, tenant)},
      {"cache_salt", TEXT_OF(msg_generate, cache_salt)}, {"trace_id", TEXT_OF(msg_generate, trace)},
      {"prefill_worker", TEXT_OF(msg_generate, prefill_worker)}, {"model", TEXT_OF(msg_generate, model)},
-     {"prompt", MSG_PAYLOAD_MAX});
+     {"prompt", MSG_PAYLOAD_MAX}, {"fetch_worker", TEXT_OF(msg_generate, fetch_worker)});
 ROWS(generate_response, {"token_ids", MSG_TOKENS_MAX}, {"text", MSG_PAYLOAD_MAX});
 ROWS(placed, {"prefill_worker", TEXT_OF(msg_placed, prefill_worker)}, {"transport", TEXT_OF(msg_placed, transport)});
 ROWS(token_entry, {"text", TEXT_OF(msg_token, text)});

@@ -216,7 +216,7 @@ static void settle(struct dcw *d, uint64_t now_us)
             dcw__fail(d, c, KVS_REQ_DEADLINE, "the request's time is up", now_us);
         else if (state == WRK_SEQ_FAILED)
             dcw__fail(d, c, KVS_BUSY_PAGES, "the sequence outgrew this worker's KV memory", now_us);
-        else if (c->phase == DCW_QUEUED && state == WRK_SEQ_HELD)
+        else if (c->phase == DCW_QUEUED && state == WRK_SEQ_HELD && !c->later)
             dcw__transfer_begin(d, c, now_us);
     }
 }
@@ -258,10 +258,12 @@ static void flush_ends(struct dcw *d)
     }
 }
 
+/* At the beginning of a dcw_step: nothing points into calls and transfers any more. */
 static void free_dead(struct dcw *d)
 {
     for (uint32_t i = 0; i < d->calls_max; i++) {
         struct dcw_call *c = &d->calls[i];
+        c->later = false;
         if (!c->live || c->phase != DCW_DEAD)
             continue;
         KVS_ASSERT(!c->t.open && c->end_sent);

@@ -15,6 +15,8 @@
  * Blocks found in the prefix tree here are not asked for: the call carries all tokens and wants the rest. When only the last block is
  * missing (or, of a single block, at most half) the prompt is prefilled here, whatever was asked for. `placed.cached_tokens` are prompt
  * tokens whose KV was not computed for this call: found here, or by the peer (END's cached_tokens) when it prefilled.
+ * A prefix that another worker is said to have (fetch_worker) is fetched first: a transfer of its own, without logits. What landed in front
+ * is kept and the rest computed here; when nothing did, the call goes on as if nobody had been named.
  * Pages of a cancelled transfer are fenced until its GRANT event (or PEER_CLOSED), END does not wait for that.
  * Duplicate, late and unknown events are ignored: they are looked up by (conn, stream), xfer or call handle.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -120,10 +122,11 @@ struct dcw_action {
             const struct msg_want *wants;
             uint32_t want_count;
             const struct kvc_block_table *table;
-            uint64_t logits_bytes; /* a buffer of that size belongs to the xfer until FORGET */
+            uint64_t logits_bytes; /* a buffer of that size belongs to the xfer until FORGET; 0 (FETCH): no logits slot */
         } grant;
         struct {
             struct msg_prefill msg; /* pointers borrowed */
+            bool fetch;             /* the method is FETCH: the peer sends what it has and computes nothing */
             uint64_t deadline_us;   /* absolute */
         } prefill;
         struct {
@@ -167,6 +170,7 @@ struct dcw_stats {
     uint64_t remote, local, fallbacks; /* how prompts got their KV (fallbacks are counted in local or remote, too) */
     uint64_t local_prefill_tokens;     /* tokens computed in chunks here, recompute after a preemption included */
     uint64_t kv_pages, kv_bytes;       /* landed and verified */
+    uint64_t fetches, fetched_tokens;  /* tried; tokens that came by them and were not known here */
 };
 struct dcw_stats dcw_stats(const struct dcw *d);
 

@@ -85,7 +85,11 @@ static void fill_call(struct dcw *d, struct dcw_call *c, const struct dcw_event 
     memcpy(c->tenant, m->tenant, sizeof c->tenant);
     memcpy(c->cache_salt, m->cache_salt, sizeof c->cache_salt);
     bool remote = m->placement == MSG_PLACE_REMOTE && m->prefill_worker[0] && strcmp(m->prefill_worker, d->id) != 0;
-    c->phase = remote ? DCW_QUEUED : DCW_LOCAL;
+    bool fetch = m->fetch_tokens > 0 && m->fetch_worker[0] && strcmp(m->fetch_worker, d->id) != 0;
+    c->remote = remote;
+    c->fetch_tokens = fetch ? m->fetch_tokens : 0;
+    memcpy(c->fetch_worker, m->fetch_worker, sizeof c->fetch_worker);
+    c->phase = remote || fetch ? DCW_QUEUED : DCW_LOCAL;
     c->placed.mode = MSG_PLACE_LOCAL;
     memcpy(c->placed.prefill_worker, d->id, sizeof c->placed.prefill_worker);
     kvs_format(c->placed.transport, sizeof c->placed.transport, "none");
@@ -159,6 +163,8 @@ static struct msg_token *new_entry(struct dcw *d, struct dcw_call *c, uint64_t n
     struct msg_placed *p = &c->placed;
     struct wrk_seq_view v = wrk_seq_look(d->sched, c->seq);
     uint32_t found = p->mode == MSG_PLACE_REMOTE ? c->t.source_cached : v.cached;
+    if (found < c->found_elsewhere)
+        found = c->found_elsewhere;
     p->cached_tokens = found < c->prompt_count ? found : c->prompt_count;
     p->local_prefill_tokens = v.prefilled;
     p->queue_us = (c->started_us ? c->started_us : now_us) - c->arrived_us;

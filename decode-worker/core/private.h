@@ -22,6 +22,8 @@ struct dcw_transfer {
     bool calling;   /* the PREFILL call wants an ACK, NACK or CANCEL from us */
     bool cancelled; /* GRANT_CANCEL went out */
     bool ended;     /* PREFILL_END came */
+    bool fetch;     /* of cached blocks below want_end, no logits */
+    uint32_t want_end;
     uint64_t xfer, nonce;
     uint32_t peer;
     struct msg_want *wants, *missing; /* want_count + 1 each, owned */
@@ -43,6 +45,12 @@ struct dcw_call {
     int32_t stop_ids[DCW_STOP_IDS_MAX];
     uint32_t stop_id_count;
     bool logits;
+    bool remote;              /* a peer is to prefill */
+    bool dirty;               /* a fetch that failed may have left bytes in its pages */
+    bool later;               /* begins anew in the next dcw_step: actions of this one still point into its transfer */
+    uint32_t fetch_tokens;    /* 0: nobody to fetch from (any more) */
+    uint32_t found_elsewhere; /* leading tokens that are here after a fetch */
+    char fetch_worker[MSG_ID_MAX];
     char prefill_worker[MSG_ID_MAX], tenant[MSG_ID_MAX], cache_salt[128];
     int32_t priority;
     uint64_t arrived_us, started_us, deadline_us;

@@ -5,6 +5,8 @@
  *                '--peer down, call ends--> GRANT_CANCEL (and CANCEL) ---GRANT event---> local, or unfence
  *
  * Pages belong to the port until the GRANT event. Until then the sequence is HELD, or FENCED when its call has ended meanwhile.
+ * A fetch is the same with a peer that only sends what it has: it ends in a local prefill of the rest, or, with nothing landed, as if it had
+ * not been tried.
  * What a transfer left behind is used only as a run of whole blocks from the start that landed in every group; pages behind it are zeroed
  * again, since a broken receive may have left bytes there and a step multiplies masked positions with what it finds.
  * A source that says KVS_SELF_NUMERIC is believed: the same numbers would come out here.
@@ -77,12 +79,11 @@ static bool is_nearly_cached(const struct dcw *d, const struct wrk_seq_view *v)
     return last > 0 ? v->shared == last : v->cached > 0;
 }
 
-/* Every block that was not found here, in all groups. */
-static bool make_wants(struct dcw *d, struct dcw_call *c)
+/* Every block below `blocks` that was not found here, in all groups. */
+static bool make_wants(struct dcw *d, struct dcw_call *c, uint32_t blocks)
 {
     const struct kvc_layout *l = wrk_sched_layout(d->sched);
     struct wrk_seq_view v = wrk_seq_look(d->sched, c->seq);
-    uint32_t blocks = kvc_blocks_for(l, v.token_count);
     uint64_t count = (uint64_t)(blocks - v.shared) * l->group_count;
     dcw__transfer_free(&c->t);
     if (count + 1 > MSG_WANTS_MAX)
@@ -94,6 +95,7 @@ static bool make_wants(struct dcw *d, struct dcw_call *c)
     for (uint32_t b = v.shared; b < blocks; b++)
         for (uint32_t g = 0; g < l->group_count; g++)
             c->t.wants[c->t.want_count++] = (struct msg_want){.block = b, .group = g};
+    c->t.want_end = blocks;
     c->t.wants[c->t.want_count] = (struct msg_want){.block = KVT_LOGITS_BLOCK, .group = KVT_LOGITS_GROUP};
     return true;
 }
@@ -108,7 +110,7 @@ static void act_grant(struct dcw *d, struct dcw_call *c)
     a->grant.wants = c->t.wants;
     a->grant.want_count = c->t.want_count;
     a->grant.table = wrk_seq_look(d->sched, c->seq).table;
-    a->grant.logits_bytes = (uint64_t)d->vocab * 4;
+    a->grant.logits_bytes = c->t.fetch ? 0 : (uint64_t)d->vocab * 4;
 }
 
 static void act_call(struct dcw *d, struct dcw_call *c)
@@ -118,19 +120,46 @@ static void act_call(struct dcw *d, struct dcw_call *c)
     a->peer = c->t.peer;
     a->xfer = c->t.xfer;
     a->prefill.deadline_us = c->deadline_us;
+    a->prefill.fetch = c->t.fetch;
     struct msg_prefill *m = &a->prefill.msg;
     *m = (struct msg_prefill){.request = c->request,
                               .xfer = c->t.xfer,
                               .sink_epoch = d->epoch,
                               .nonce = c->t.nonce,
                               .tokens = v.tokens,
-                              .token_count = v.token_count,
+                              .token_count =
+                                  c->t.fetch ? c->t.want_end * wrk_sched_layout(d->sched)->block_tokens : v.token_count,
                               .wants = c->t.wants,
                               .want_count = c->t.want_count,
-                              .logits = true,
+                              .logits = !c->t.fetch,
                               .priority = c->priority};
     memcpy(m->tenant, c->tenant, sizeof m->tenant);
     memcpy(m->cache_salt, c->cache_salt, sizeof m->cache_salt);
+}
+
+static void open_transfer(struct dcw *d, struct dcw_call *c, uint32_t peer, bool fetch, uint64_t now_us)
+{
+    draw_ids(d, &c->t);
+    c->t.open = c->t.granted = c->t.calling = true;
+    c->t.fetch = fetch;
+    c->t.peer = peer;
+    c->t.began_us = now_us;
+    c->phase = DCW_TRANSFER;
+    act_grant(d, c);
+    act_call(d, c);
+}
+
+/* Whole blocks that the named peer has and this worker has not; the last token is always computed. */
+static bool fetch_begin(struct dcw *d, struct dcw_call *c, const struct wrk_seq_view *v, uint64_t now_us)
+{
+    uint32_t n = wrk_sched_layout(d->sched)->block_tokens, peer;
+    uint32_t tokens = c->fetch_tokens < v->token_count - 1 ? c->fetch_tokens : v->token_count - 1;
+    c->fetch_tokens = 0; /* once */
+    if (tokens / n <= v->shared || !find_peer(d, c->fetch_worker, &peer) || !make_wants(d, c, tokens / n))
+        return false;
+    d->stats.fetches++;
+    open_transfer(d, c, peer, true, now_us);
+    return true;
 }
 
 void dcw__transfer_begin(struct dcw *d, struct dcw_call *c, uint64_t now_us)
@@ -138,22 +167,20 @@ void dcw__transfer_begin(struct dcw *d, struct dcw_call *c, uint64_t now_us)
     uint32_t peer;
     KVS_ASSERT(c->phase == DCW_QUEUED && !c->t.open);
     struct wrk_seq_view v = wrk_seq_look(d->sched, c->seq);
-    if (is_nearly_cached(d, &v)) {
+    bool nearly = is_nearly_cached(d, &v);
+    if (!nearly && c->fetch_tokens > 0 && fetch_begin(d, c, &v, now_us))
+        return;
+    if (nearly || !c->remote) {
         c->phase = DCW_LOCAL;
-        wrk_seq_ready(d->sched, c->seq, v.computed, false);
+        wrk_seq_ready(d->sched, c->seq, v.computed, c->dirty);
         return;
     }
-    if (!find_peer(d, c->prefill_worker, &peer) || !make_wants(d, c)) {
-        go_local(d, c, v.computed, false);
+    if (!find_peer(d, c->prefill_worker, &peer) ||
+        !make_wants(d, c, kvc_blocks_for(wrk_sched_layout(d->sched), v.token_count))) {
+        go_local(d, c, v.computed, c->dirty);
         return;
     }
-    draw_ids(d, &c->t);
-    c->t.open = c->t.granted = c->t.calling = true;
-    c->t.peer = peer;
-    c->t.began_us = now_us;
-    c->phase = DCW_TRANSFER;
-    act_grant(d, c);
-    act_call(d, c);
+    open_transfer(d, c, peer, false, now_us);
 }
 
 static void grant_cancel(struct dcw *d, struct dcw_call *c)
@@ -219,7 +246,7 @@ static uint32_t usable_tokens(const struct dcw *d, const struct dcw_call *c, con
     const struct kvc_layout *l = wrk_sched_layout(d->sched);
     struct wrk_seq_view v = wrk_seq_look(d->sched, c->seq);
     uint32_t tokens = v.token_count;
-    uint64_t blocks = kvc_blocks_for(l, tokens);
+    uint64_t blocks = c->t.want_end;
     if (missing_count == 0) /* failed, and nobody says what is there but what was found here */
         return v.computed;
     for (uint32_t i = 0; i < missing_count; i++)
@@ -290,6 +317,28 @@ static void grant_failed(struct dcw *d, struct dcw_call *c, const uint32_t *miss
     go_local(d, c, kept, true);
 }
 
+/* Keeps what landed in front; nothing did: settle begins anew, without a fetch. */
+static void fetch_over(struct dcw *d, struct dcw_call *c, const struct dcw_event *ev)
+{
+    struct wrk_seq_view v = wrk_seq_look(d->sched, c->seq);
+    bool whole = ev->grant.status == KVS_OK;
+    uint32_t kept = whole ? c->t.want_end * wrk_sched_layout(d->sched)->block_tokens
+                          : usable_tokens(d, c, ev->grant.missing, ev->grant.missing_count);
+    if (!whole && c->t.ended && c->t.end_status == KVS_OK)
+        act_nack(d, c, ev->grant.missing, ev->grant.missing_count);
+    else
+        call_over(d, c, whole && c->t.ended ? DCW_ACT_ACK : DCW_ACT_CANCEL);
+    forget(d, c);
+    c->phase = DCW_QUEUED;
+    c->dirty = c->later = true;
+    if (kept <= v.computed)
+        return;
+    d->stats.fetched_tokens += kept - v.computed;
+    c->found_elsewhere = kept;
+    c->phase = DCW_LOCAL;
+    wrk_seq_ready(d->sched, c->seq, kept, true);
+}
+
 void dcw__on_grant(struct dcw *d, const struct dcw_event *ev, uint64_t now_us)
 {
     struct dcw_call *c = find_xfer(d, ev->xfer);
@@ -303,6 +352,10 @@ void dcw__on_grant(struct dcw *d, const struct dcw_event *ev, uint64_t now_us)
     }
     KVS_ASSERT(c->phase == DCW_TRANSFER);
     placed_remote(d, c, ev, now_us);
+    if (c->t.fetch) {
+        fetch_over(d, c, ev);
+        return;
+    }
     if (ev->grant.status != KVS_OK) {
         grant_failed(d, c, ev->grant.missing, ev->grant.missing_count, now_us);
         return;

@@ -43,7 +43,7 @@ struct sink {
     struct kvs_histogram *seconds, *exposed;
     struct dcw_pulse pulse;
     struct wrk_follow declined[KVT_VERDICTS];
-    struct wrk_follow ended[5], local_prompt, remote, local, fallbacks, tokens, eager, forced, cut;
+    struct wrk_follow ended[5], local_prompt, remote, local, fallbacks, tokens, eager, forced, cut, fetches, fetched;
 };
 
 static const char *const transport_label[4] = {"shm", "tcp", "rdma", "loopback"};
@@ -121,8 +121,9 @@ static kvs_status build_sink(struct sink *s, const struct dcw_action *a, struct 
         wants[i] = (struct kvt_want){.block = m->block, .group = (uint16_t)m->group, .bytes = layout->group[m->group].page_bytes,
                                      .dest = wrk_worker_page(s->w, m->group, page)};
     }
+    bool logits = a->grant.logits_bytes > 0;
     wants[n] = (struct kvt_want){.block = KVT_LOGITS_BLOCK, .group = KVT_LOGITS_GROUP, .bytes = a->grant.logits_bytes, .dest = x->logits};
-    struct kvt_sink_config c = {.sink_epoch = a->grant.sink_epoch, .xfer = a->xfer, .nonce = a->grant.nonce, .wants = wants, .want_count = n + 1};
+    struct kvt_sink_config c = {.sink_epoch = a->grant.sink_epoch, .xfer = a->xfer, .nonce = a->grant.nonce, .wants = wants, .want_count = n + logits};
     kvs_status st = kvt_sink_create(&c, out);
     free(wants);
     return st;
@@ -135,8 +136,8 @@ static void act_grant(struct sink *s, const struct dcw_action *a)
     kvs_status st = x == NULL ? KVS_BUSY_FULL : KVS_OK;
     if (st == KVS_OK) {
         x->peer = a->peer;
-        x->logits = malloc(a->grant.logits_bytes);
-        st = x->logits == NULL ? KVS_SELF_NOMEM : build_sink(s, a, x, &ks);
+        x->logits = a->grant.logits_bytes > 0 ? malloc(a->grant.logits_bytes) : NULL;
+        st = a->grant.logits_bytes > 0 && x->logits == NULL ? KVS_SELF_NOMEM : build_sink(s, a, x, &ks);
     }
     if (st == KVS_OK) {
         st = kvt_grant(wrk_worker_port(s->w), a->peer, ks);
@@ -163,7 +164,7 @@ static void act_call_prefill(struct sink *s, const struct dcw_action *a)
     x->conn = wrk_peers_conn(wrk_worker_peers(s->w), a->peer);
     kvs_status st = x->conn == 0 ? KVS_PEER_LOST : msg_prefill_encode(&a->prefill.msg, &body);
     if (st == KVS_OK)
-        st = net_rpc_call(wrk_worker_rpc(s->w), x->conn, MSG_PREFILL, left_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)left_ms, "", body.data, body.len,
+        st = net_rpc_call(wrk_worker_rpc(s->w), x->conn, a->prefill.fetch ? MSG_FETCH : MSG_PREFILL, left_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)left_ms, "", body.data, body.len,
                           &x->stream);
     kvs_buf_fini(&body);
     if (st == KVS_OK)
@@ -313,6 +314,8 @@ static void create_metrics(struct sink *s)
     s->local.counter = kvs_counter(m, "kvasir_placements_total", "mode=\"local\"", "Prompts by how they got their KV");
     s->fallbacks.counter = kvs_counter(m, "kvasir_prefill_fallbacks_total", "", "Remote prefills that ended in a local one");
     s->tokens.counter = kvs_counter(m, "kvasir_generated_tokens_total", "", "Tokens sent to routers");
+    s->fetches.counter = kvs_counter(m, "kvasir_fetches_total", "", "Prefixes asked from a worker that was said to have them");
+    s->fetched.counter = kvs_counter(m, "kvasir_fetched_tokens_total", "", "Prompt tokens whose KV came from another worker's cache");
     s->eager.counter = kvs_counter(m, "kvasir_kv_eager_total", "", "KV messages that came eagerly instead of by rendezvous");
     s->forced.counter = kvs_counter(m, "kvasir_kv_forced_closes_total", "", "Peers closed by force");
     s->cut.counter = kvs_counter(m, "kvasir_kv_cut_receives_total", "", "Posted receives that ended with a peer's destruction");
@@ -517,6 +520,8 @@ static void sink_metrics(void *self)
     wrk_follow(&s->local, st.local);
     wrk_follow(&s->fallbacks, st.fallbacks);
     wrk_follow(&s->tokens, st.tokens);
+    wrk_follow(&s->fetches, st.fetches);
+    wrk_follow(&s->fetched, st.fetched_tokens);
     wrk_follow(&s->eager, pc.eager);
     wrk_follow(&s->forced, pc.forced_closes);
     wrk_follow(&s->cut, pc.cut_receives);

@@ -31,8 +31,9 @@ struct call {
     uint8_t *unsent; /* per message: between SEND_* and SENT */
     bool logits_wanted, logits_ready;
     uint32_t layers_done; /* of the step in flight, as far as handled */
-    bool admitted; /* seen with pages: cached is right, pages found in the cache are in todo */
+    bool admitted;        /* seen with pages: cached is right, pages found in the cache are in todo */
     uint32_t cached;
+    bool fetch, fetch_short; /* FETCH; and not all that was wanted is here */
     bool stopped, closed, stream_lost, ended;
     char why[128]; /* END's text when stopped */
     uint32_t chunks, computed;
@@ -165,7 +166,7 @@ static struct call *find(struct pfw *p, uint64_t conn, uint32_t stream)
 static kvs_status check_call(const struct pfw *p, const struct pfw_event *ev, struct kvs_error *err)
 {
     const struct msg_prefill *m = ev->call.msg;
-    if (p->draining)
+    if (p->draining && !ev->call.fetch)
         return kvs_fail(err, KVS_SELF_STOPPING, "this prefill worker is draining");
     if (ev->peer >= PFW_PEERS_MAX || !p->peer_up[ev->peer])
         return kvs_fail(err, KVS_PEER_REFUSED, "no transport to the caller is up");
@@ -179,6 +180,8 @@ static kvs_status check_call(const struct pfw *p, const struct pfw_event *ev, st
     for (uint32_t i = 0; i < m->token_count; i++)
         if (m->tokens[i] < 0 || (uint32_t)m->tokens[i] >= p->vocab)
             return kvs_fail(err, KVS_REQ_INVALID, "token %u is outside the vocabulary", i);
+    if (ev->call.fetch && m->logits)
+        return kvs_fail(err, KVS_REQ_INVALID, "nothing is computed for a fetch, so it has no logits");
     if (m->want_count == 0 && !m->logits)
         return kvs_fail(err, KVS_REQ_INVALID, "nothing is wanted");
     if (m->want_count > MSG_WANTS_MAX)
@@ -211,19 +214,38 @@ static kvs_status take_wants(struct pfw *p, struct call *c, const struct msg_pre
     return KVS_OK;
 }
 
-static kvs_status open_call(struct pfw *p, struct call *c, const struct msg_prefill *m, struct kvs_error *err)
+static void page_done(struct pfw *p, struct call *c, uint32_t block, uint32_t group);
+
+/* Wanted pages of the first `blocks` blocks are complete and leave in the order of the wants. */
+static void blocks_found(struct pfw *p, struct call *c, uint32_t blocks)
+{
+    for (uint32_t b = 0; b < blocks; b++)
+        for (uint32_t g = 0; g < wrk_sched_layout(p->sched)->group_count; g++)
+            page_done(p, c, b, g);
+}
+
+static kvs_status open_fetch(struct pfw *p, struct call *c, const struct msg_prefill *m,
+                             const struct wrk_seq_config *qc, struct kvs_error *err)
+{
+    kvs_status st = wrk_seq_pin(p->sched, qc, &c->seq, err);
+    if (st != KVS_OK)
+        return st;
+    struct wrk_seq_view v = wrk_seq_look(p->sched, c->seq);
+    c->fetch = c->admitted = true;
+    c->cached = v.cached;
+    blocks_found(p, c, v.shared);
+    c->fetch_short = c->todo_count < m->want_count;
+    c->want_count = c->todo_count;
+    p->stats.fetches++;
+    return c->want_count > 0 ? KVS_OK : kvs_fail(err, KVS_REQ_NOT_FOUND, "none of the wanted blocks is cached here");
+}
+
+static kvs_status open_call(struct pfw *p, struct call *c, const struct msg_prefill *m, bool fetch,
+                            struct kvs_error *err)
 {
     kvs_status st = take_wants(p, c, m, err);
     if (st != KVS_OK)
         return st;
-    struct kvt_source_config sc = {.sink_epoch = m->sink_epoch,
-                                   .xfer = m->xfer,
-                                   .nonce = m->nonce,
-                                   .message_count = m->want_count + (m->logits ? 1 : 0),
-                                   .deadline_us = c->deadline_us};
-    st = kvt_source_create(&sc, &c->source);
-    if (st != KVS_OK)
-        return kvs_fail(err, st, "no memory for a transfer");
     struct wrk_seq_config qc = {.owner = WRK_OWNER_PREFILL,
                                 .user = (uint32_t)(c - p->calls),
                                 .tokens = m->tokens,
@@ -233,7 +255,16 @@ static kvs_status open_call(struct pfw *p, struct call *c, const struct msg_pref
                                 .tenant = m->tenant,
                                 .cache_salt = m->cache_salt,
                                 .adapter = m->adapter};
-    return wrk_seq_open(p->sched, &qc, &c->seq, err);
+    st = fetch ? open_fetch(p, c, m, &qc, err) : wrk_seq_open(p->sched, &qc, &c->seq, err);
+    if (st != KVS_OK)
+        return st;
+    struct kvt_source_config sc = {.sink_epoch = m->sink_epoch,
+                                   .xfer = m->xfer,
+                                   .nonce = m->nonce,
+                                   .message_count = c->want_count + (m->logits ? 1 : 0),
+                                   .deadline_us = c->deadline_us};
+    st = kvt_source_create(&sc, &c->source);
+    return st == KVS_OK ? st : kvs_fail(err, st, "no memory for a transfer");
 }
 
 static void on_call(struct pfw *p, const struct pfw_event *ev, uint64_t now_us)
@@ -262,7 +293,7 @@ static void on_call(struct pfw *p, const struct pfw_event *ev, uint64_t now_us)
                        .arrived_us = now_us,
                        .token_count = m->token_count,
                        .deadline_us = ev->call.deadline_us ? ev->call.deadline_us : now_us + p->call_max_us};
-    st = open_call(p, c, m, &err);
+    st = open_call(p, c, m, ev->call.fetch, &err);
     if (st != KVS_OK) {
         call_free(p, c);
         refuse(p, ev, st, err.text);
@@ -312,9 +343,7 @@ static void look_admitted(struct pfw *p, struct call *c)
         return;
     c->admitted = true;
     c->cached = v.cached;
-    for (uint32_t b = 0; b < v.shared; b++)
-        for (uint32_t g = 0; g < wrk_sched_layout(p->sched)->group_count; g++)
-            page_done(p, c, b, g);
+    blocks_found(p, c, v.shared);
 }
 
 /* Pages of the groups whose last layer lies in (layers_done, layers], for the blocks that these tokens complete. */
@@ -466,9 +495,8 @@ static void settle(struct pfw *p, struct call *c, uint64_t now_us)
     struct wrk_seq_view v = wrk_seq_look(p->sched, c->seq);
     if (now_us >= c->deadline_us)
         close_call(p, c, KVS_REQ_DEADLINE, "the call's time is up", &p->stats.expired);
-    else if (!c->stopped &&
-             (v.state == WRK_SEQ_FAILED ||
-              (v.state == WRK_SEQ_WAITING && !v.deferred && now_us - c->arrived_us >= p->queue_wait_us)))
+    else if (!c->stopped && (v.state == WRK_SEQ_FAILED ||
+                             (v.state == WRK_SEQ_WAITING && !v.deferred && now_us - c->arrived_us >= p->queue_wait_us)))
         stop(p, c, KVS_BUSY_PAGES, "no KV pages came free in time");
     while (!c->stopped && kvt_source_in_flight(c->source) < p->send_window && c->posted < c->todo_count)
         post(p, c, false);
@@ -479,6 +507,10 @@ static void settle(struct pfw *p, struct call *c, uint64_t now_us)
     }
     if (kvt_source_take_end(c->source, &status, &sent)) {
         c->ended = true;
+        if (status == KVS_OK && c->fetch_short) {
+            status = KVS_REQ_NOT_FOUND;
+            kvs_format(c->why, sizeof c->why, "%u tokens of these are cached here", c->cached);
+        }
         if (!c->stream_lost)
             act_end(p, c, status, sent);
         if (status != KVS_OK) /* the sink answers an error with nothing: it is over for both */

@@ -11,6 +11,8 @@
  * the block, blocks rising within a group; the prompt's last partial block likewise in its last step; the logits message last. At most
  * send_window messages of one call are between SEND_* and SENT. Every SEND_* is answered by exactly one SENT (also when the peer closes),
  * or by PEER_CLOSED, which stands for all that are left. Exactly one END per CALL unless PEER_DOWN came first.
+ * FETCH is a call that computes nothing: the wanted pages of the known prefix leave at once; END says KVS_REQ_NOT_FOUND when some were not
+ * there. It is served while draining, too, so that others can take over what is cached here.
  * Duplicate, late and unknown events are ignored.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_PREFILL_WORKER_CORE_PREFILL_H
@@ -55,6 +57,7 @@ struct pfw_event {
     union {
         struct {
             const struct msg_prefill *msg; /* borrowed during pfw_step */
+            bool fetch;                    /* FETCH: send what is cached, compute nothing */
             uint64_t deadline_us;          /* absolute; 0: none stated */
         } call;
         struct {
@@ -106,7 +109,7 @@ uint64_t pfw_deadline_us(const struct pfw *p); /* when a TICK is due: 0 now, UIN
 struct pfw_stats {
     uint32_t queued, running;                                         /* calls now */
     uint64_t calls, refused, acked, nacked, cancelled, expired, lost; /* since the start; how calls left */
-    uint64_t prefill_tokens, pages_posted;
+    uint64_t prefill_tokens, pages_posted, fetches; /* fetches are calls as well */
 };
 struct pfw_stats pfw_stats(const struct pfw *p);
 

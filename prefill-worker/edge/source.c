@@ -120,7 +120,8 @@ static kvs_status source_create(struct wrk_worker *w, void **self_out, struct kv
 static bool source_call(void *self, net_conn conn, uint32_t stream, const struct msg_call *call, uint64_t deadline_us)
 {
     struct source *s = self;
-    if (call->method != MSG_PREFILL)
+    bool fetch = call->method == MSG_FETCH;
+    if (!fetch && (call->method != MSG_PREFILL || wrk_worker_card(s->w)->role == MSG_ROLE_DECODE))
         return false;
     struct msg_end end = {.status = KVS_OK};
     struct kvs_error err = {0};
@@ -134,7 +135,7 @@ static bool source_call(void *self, net_conn conn, uint32_t stream, const struct
         end.status = msg_prefill_decode(call->body, call->body_bytes, &arena, &msg, &err);
     if (end.status == KVS_OK) {
         KVS_DEBUG("prefill called", "req=%llu tokens=%u wants=%u peer=%u", (unsigned long long)msg.request, msg.token_count, msg.want_count, peer);
-        struct pfw_event ev = {.kind = PFW_EV_CALL, .conn = conn, .stream = stream, .peer = peer, .call = {.msg = &msg, .deadline_us = deadline_us}};
+        struct pfw_event ev = {.kind = PFW_EV_CALL, .conn = conn, .stream = stream, .peer = peer, .call = {.msg = &msg, .fetch = fetch, .deadline_us = deadline_us}};
         feed(s, &ev);
     } else {
         memcpy(end.text, err.text, sizeof end.text);
@@ -234,23 +235,19 @@ static void source_metrics(void *self)
     wrk_follow(&s->posted, st.pages_posted);
 }
 
+#define OPS                                                                                                         \
+    .create = source_create, .destroy = source_destroy, .call = source_call, .cancel = source_cancel,               \
+    .ack = source_ack, .peer_up = source_peer_up, .peer_down = source_peer_down, .peer_closed = source_peer_closed, \
+    .port_event = source_port_event, .layer = source_layer, .step_done = source_step_done, .tick = source_tick,     \
+    .deadline_us = source_deadline_us, .drain = source_drain, .busy = source_busy, .metrics = source_metrics
+
 const struct wrk_role_ops pfw_role = {
     .role = MSG_ROLE_PREFILL,
     .ship_rows = CALLS_MAX,
-    .create = source_create,
-    .destroy = source_destroy,
-    .call = source_call,
-    .cancel = source_cancel,
-    .ack = source_ack,
-    .peer_up = source_peer_up,
-    .peer_down = source_peer_down,
-    .peer_closed = source_peer_closed,
-    .port_event = source_port_event,
-    .layer = source_layer,
-    .step_done = source_step_done,
-    .tick = source_tick,
-    .deadline_us = source_deadline_us,
-    .drain = source_drain,
-    .busy = source_busy,
-    .metrics = source_metrics,
+    OPS,
+};
+
+const struct wrk_role_ops pfw_fetch_role = {
+    .role = MSG_ROLE_PREFILL,
+    OPS,
 };

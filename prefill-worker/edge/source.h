@@ -6,5 +6,7 @@
 #include "worker/edge/role.h"
 
 extern const struct wrk_role_ops pfw_role;
+/* Serves FETCH only (what is cached here): for a daemon without the prefill role. Stands before the decode role, which takes every CANCEL. */
+extern const struct wrk_role_ops pfw_fetch_role;
 
 #endif

@@ -122,6 +122,8 @@ void rtr_req_generate(const struct rtr_req *q, uint32_t choice, struct msg_gener
     out->priority = a->priority;
     out->placement = q->prefill ? MSG_PLACE_REMOTE : MSG_PLACE_LOCAL;
     memcpy(out->prefill_worker, q->prefill_id, sizeof(out->prefill_worker));
+    memcpy(out->fetch_worker, a->fetch_worker, sizeof(out->fetch_worker));
+    out->fetch_tokens = a->fetch_worker[0] ? out->token_count : 0;
     out->prompt = "";
 }
 

@@ -53,6 +53,7 @@ struct rtr_request {
     uint32_t stop_id_count;
     bool ignore_eos, logits;
     msg_placement placement; /* AUTO: as configured */
+    char fetch_worker[MSG_ID_MAX]; /* "": nobody; who is asked first for KV of the prompt */
     int32_t priority;
     uint64_t deadline_us; /* absolute; 0: now + config.deadline_us; never later than that */
     char adapter[MSG_ID_MAX], tenant[MSG_ID_MAX], cache_salt[128], trace[MSG_ID_MAX];

@@ -37,6 +37,7 @@ static kvs_status read_generate(struct rtr_dispatch *d, const struct msg_generat
     p->seed_given = g->sampling.temperature == 0.0f || g->sampling.seed != 0;
     p->placement = g->placement;
     p->ignore_eos = g->ignore_eos;
+    memcpy(p->fetch_worker, g->fetch_worker, sizeof(p->fetch_worker));
     memcpy(p->cache_salt, g->cache_salt, sizeof(p->cache_salt));
     p->text = g->prompt;
     p->text_len = g->prompt_bytes;

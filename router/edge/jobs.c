@@ -88,6 +88,7 @@ static void fill_request(const struct rtr_submit *s, const struct rtr_answer *a,
     q->ignore_eos = s->params.ignore_eos;
     q->logits = s->params.logits;
     q->placement = s->params.placement;
+    memcpy(q->fetch_worker, s->params.fetch_worker, sizeof(q->fetch_worker));
     memcpy(q->cache_salt, s->params.cache_salt, sizeof(q->cache_salt));
     memcpy(q->trace, s->trace, sizeof(q->trace));
 }

@@ -161,6 +161,11 @@ static kvs_status read_kvasir(json_t *o, struct rtr_params *p, struct rtr_fault 
         else if (strcmp(t, "auto") != 0)
             return rtr_fail(f, KVS_REQ_INVALID, "kvasir.placement", "'kvasir.placement' must be \"local\", \"remote\" or \"auto\"");
     }
+    v = field(k, "fetch");
+    if (v && (!json_is_string(v) || json_string_length(v) >= sizeof(p->fetch_worker)))
+        return rtr_fail(f, KVS_REQ_INVALID, "kvasir.fetch", "'kvasir.fetch' must be the name of a worker");
+    if (v)
+        memcpy(p->fetch_worker, json_string_value(v), json_string_length(v) + 1);
     return read_bool(k, "logits", "kvasir.logits", &p->logits, f);
 }
 

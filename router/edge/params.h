@@ -25,6 +25,7 @@ struct rtr_params {
     bool seed_given;
     struct rtr_stop_set stop;
     msg_placement placement;
+    char fetch_worker[MSG_ID_MAX]; /* kvasir.fetch: who is asked first for KV of the prompt; "": nobody */
     char cache_salt[128]; /* separates prefix caches: nothing is shared between different salts; "": none */
     /* the prompt: one of these */
     const char *text;     /* completions: borrowed from json */

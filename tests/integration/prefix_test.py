@@ -184,5 +184,53 @@ def test_eviction():
         check_rest(c)
 
 
+def test_fetch_from_another_decode_worker():
+    """Two decode workers; one has the prompt. The other fetches its four blocks and computes the rest; a hint that is wrong costs nothing."""
+    need(STORIES, "stories260K")
+    ids, busy = prompt(), prompt(1)
+    want = alone(ids, ANSWER)
+
+    def decode_of(answer):
+        return answer.placement()["decode"]
+
+    def go(c, n=ANSWER, salt="a"):
+        first = c.complete(ids, ANSWER, "local", cache_salt="a")
+        owner = decode_of(first)
+        streams = []
+        while not streams or streams[-1].placement()["decode"] != owner:  # until the owner has something to do
+            assert len(streams) < 8, "no request went to the owner of the prefix"
+            streams.append(c.stream("/v1/completions", {"prompt": busy, "max_tokens": 400, "ignore_eos": True, "kvasir": {"placement": "local"}}))
+            next(streams[-1].events())
+        for s in streams[:-1]:
+            s.close()
+        before = c.metrics()
+        answer = c.complete(ids, n, "local", cache_salt=salt, kvasir={"logits": True, "placement": "local", "fetch": owner})
+        d = Delta(before, c.metrics())
+        streams[-1].close()
+        other = decode_of(answer)
+        assert other != owner, "the request went to the worker that has the prompt"
+        same_as(rows_of(answer), want, "fetched")
+        return owner, other, answer, d
+
+    def check_fetched(owner, other, answer, d):
+        assert d("kvasir_kv_transfer_pages_total", worker=other) == 4 * GROUPS, "pages that travelled"
+        assert d("kvasir_kv_transfer_bytes_total") == SHAPE.bytes(64), "bytes that travelled"
+        assert d("kvasir_fetched_tokens_total", worker=other) == 64, "tokens fetched"
+        assert d("kvasir_prefill_tokens_total", worker=other) == PROMPT - 64, "tokens computed"
+        assert d("kvasir_prefix_cached_tokens_total", worker=owner) == 64, "tokens found by their owner"
+        assert answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 64
+        assert answer.placement()["bytes"] == str(SHAPE.bytes(64)) and answer.placement()["transport"] == "shm", answer.placement()
+
+    env = {"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:20@1+"}
+    with Cluster(STORIES, *SHAPE.flags(), decode=2, env=env) as c:
+        check_fetched(*go(c))
+        check_rest(c)
+    with Cluster(STORIES, *SHAPE.flags(), decode=2, env=env) as c:
+        wrong = go(c, salt="b")  # the owner has nothing under this salt: the prompt is computed
+        must_fail(check_fetched, *wrong)
+        assert wrong[3]("kvasir_prefill_tokens_total", worker=wrong[1]) == PROMPT
+        check_rest(c)
+
+
 if __name__ == "__main__":
     main()

@@ -34,7 +34,8 @@ static bool mark_row(const struct wrk_sched *s, const struct wrk_seq *q, uint32_
     return true;
 }
 
-static kvs_status check_seqs(const struct wrk_sched *s, uint32_t g, uint32_t *held, uint32_t *fenced, struct kvs_error *err)
+static kvs_status check_seqs(const struct wrk_sched *s, uint32_t g, uint32_t *held, uint32_t *fenced,
+                             struct kvs_error *err)
 {
     for (uint32_t i = s->oldest; i != WRK_NIL; i = s->seqs[i].newer) {
         const struct wrk_seq *q = &s->seqs[i];
@@ -64,7 +65,8 @@ static kvs_status check_holders(const struct wrk_sched *s, uint32_t g, uint32_t 
         uint32_t holders = kvc_pool_holders(s->pool[g], p);
         known += kvc_pool_known(s->pool[g], p);
         if (holders != s->mark[g][p].count && holders != 0)
-            return kvs_fail(err, KVS_SELF_INTERNAL, "group %u page %u: %u holders, %u found", g, p, holders, s->mark[g][p].count);
+            return kvs_fail(err, KVS_SELF_INTERNAL, "group %u page %u: %u holders, %u found", g, p, holders,
+                            s->mark[g][p].count);
     }
     if (known != (s->tree ? kvc_tree_pages(s->tree, g) : 0))
         return kvs_fail(err, KVS_SELF_INTERNAL, "group %u: %u pages known, the tree has others", g, known);

@@ -93,8 +93,8 @@ bool wrk__prefix_awaited(const struct wrk_sched *s, struct wrk_seq *q)
     for (uint32_t i = s->oldest; next < usable && i != WRK_NIL; i = s->seqs[i].newer) {
         const struct wrk_seq *p = &s->seqs[i];
         bool computes = (p->state == WRK_SEQ_READY && !p->paused) || p->state == WRK_SEQ_HELD;
-        if (computes && p->chain && p->flushes == s->flushes && next < p->chain_count &&
-            p->computed < (next + 1) * n && kvc_hash_equal(&p->chain[next], &q->chain[next]))
+        if (computes && p->chain && p->flushes == s->flushes && next < p->chain_count && p->computed < (next + 1) * n &&
+            kvc_hash_equal(&p->chain[next], &q->chain[next]))
             return true;
     }
     return false;
@@ -157,6 +157,30 @@ bool wrk__prefix_admit(struct wrk_sched *s, struct wrk_seq *q, uint32_t blocks)
     return true;
 }
 
+kvs_status wrk_seq_pin(struct wrk_sched *s, const struct wrk_seq_config *c, wrk_seq_id *out, struct kvs_error *err)
+{
+    if (!s->tree)
+        return kvs_fail(err, KVS_REQ_NOT_FOUND, "this worker keeps no prefixes");
+    wrk_seq_id id;
+    kvs_status st = wrk_seq_open(s, c, &id, err);
+    if (st != KVS_OK)
+        return st;
+    struct wrk_seq *q = wrk__seq(s, id);
+    uint32_t full = q->token_count / s->layout.block_tokens, found = 0;
+    if (make_names(s, q, full))
+        found = kvc_tree_match(s->tree, q->chain, full, q->table.page, q->table.block_cap, s->now_us);
+    q->table.block_count = q->shared = q->offered = found;
+    q->cached = q->computed = found * s->layout.block_tokens;
+    q->state = WRK_SEQ_STOPPED;
+    if (found == 0) {
+        wrk__seq_remove(s, q);
+        return kvs_fail(err, KVS_REQ_NOT_FOUND, "no block of these tokens is cached here");
+    }
+    s->stats.cached_tokens += q->cached;
+    *out = id;
+    return KVS_OK;
+}
+
 size_t wrk_sched_take_copies(struct wrk_sched *s, struct wrk_copy *out, size_t cap)
 {
     size_t n = 0;
@@ -195,7 +219,8 @@ void wrk__prefix_offer(struct wrk_sched *s, struct wrk_seq *q)
             page[g] = kvc_block_row(&q->table, g)[b];
         kvs_status st = kvc_tree_insert_ids(s->tree, &q->root, q->chain, b,
                                             q->tokens + (size_t)b * s->layout.block_tokens, page, s->now_us);
-        if (st == KVS_REQ_NOT_FOUND && !again) { /* another's copy of an earlier block was evicted: ours takes its place */
+        if (st == KVS_REQ_NOT_FOUND &&
+            !again) { /* another's copy of an earlier block was evicted: ours takes its place */
             again = true;
             q->offered = 0;
             continue;

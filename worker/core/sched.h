@@ -72,6 +72,10 @@ uint32_t wrk_sched_batch_seqs(const struct wrk_sched *s);
  * this worker's pools; KVS_SELF_NOMEM. err gets the text. No pages yet: wrk_sched_admit gives them. */
 KVS_MUST_CHECK kvs_status wrk_seq_open(struct wrk_sched *s, const struct wrk_seq_config *c, wrk_seq_id *out,
                                        struct kvs_error *err);
+/* Opens a sequence that holds the pages of the longest known prefix of its tokens, whole blocks, and nothing else: STOPPED, with `shared`
+ * blocks, until it is closed. KVS_REQ_NOT_FOUND: not one block is known. Otherwise as wrk_seq_open. */
+KVS_MUST_CHECK kvs_status wrk_seq_pin(struct wrk_sched *s, const struct wrk_seq_config *c, wrk_seq_id *out,
+                                      struct kvs_error *err);
 /* Gives pages to waiting sequences, oldest first, until one does not fit. Called by the machines at the end of each of their steps. */
 void wrk_sched_admit(struct wrk_sched *s);
 /* True: wrk_sched_admit would give pages to somebody now; with a tree: it might, and it is false after wrk_sched_admit until something changed. */
@@ -171,7 +175,7 @@ struct wrk_sched_stats {
     uint64_t outstanding_tokens;      /* tokens without KV + tokens that may still be written */
     uint64_t steps, chunks, prefill_tokens, decode_tokens, preemptions; /* since the start */
     uint64_t cached_tokens, evicted_blocks; /* tokens found in the tree at admission; blocks given up for pages */
-    uint32_t widest_batch;                                              /* most sequences in one step so far */
+    uint32_t widest_batch;                  /* most sequences in one step so far */
 };
 struct wrk_sched_stats wrk_sched_stats(const struct wrk_sched *s);
 /* Recounts everything from the sequences and compares with the pools; false and a text when something does not add up. For tests and sim. */

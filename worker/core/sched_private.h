@@ -64,7 +64,8 @@ struct wrk_sched {
     uint64_t now_us, ttl_us, expired_us, flushes;
     struct wrk_pending_copy *copies;
     size_t copy_count, copy_cap;
-    bool changed; /* with a tree: since the last wrk_sched_admit something happened that may let a waiting sequence in */
+    bool
+        changed; /* with a tree: since the last wrk_sched_admit something happened that may let a waiting sequence in */
 
     struct wrk_seq *seqs;
     uint32_t oldest, newest, free_slot;
@@ -91,10 +92,13 @@ void wrk__seq_drop_pages(struct wrk_sched *s, struct wrk_seq *q);
 
 /* prefix.c; all do nothing without a tree */
 kvs_status wrk__prefix_create(struct wrk_sched *s, const struct wrk_sched_config *c);
-void wrk__prefix_open(struct wrk_sched *s, struct wrk_seq *q, const struct wrk_seq_config *c); /* q->chain is allocated */
-bool wrk__prefix_awaited(const struct wrk_sched *s, struct wrk_seq *q); /* another sequence computes its next block right now */
-bool wrk__prefix_admit(struct wrk_sched *s, struct wrk_seq *q, uint32_t blocks); /* pages for that many blocks, known ones shared */
-void wrk__prefix_offer(struct wrk_sched *s, struct wrk_seq *q);                  /* complete blocks to the tree */
+void wrk__prefix_open(struct wrk_sched *s, struct wrk_seq *q,
+                      const struct wrk_seq_config *c); /* q->chain is allocated */
+bool wrk__prefix_awaited(const struct wrk_sched *s,
+                         struct wrk_seq *q); /* another sequence computes its next block right now */
+bool wrk__prefix_admit(struct wrk_sched *s, struct wrk_seq *q,
+                       uint32_t blocks);                        /* pages for that many blocks, known ones shared */
+void wrk__prefix_offer(struct wrk_sched *s, struct wrk_seq *q); /* complete blocks to the tree */
 void wrk__prefix_forget_copies(struct wrk_sched *s, const struct wrk_seq *q);
 
 #endif

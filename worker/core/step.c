@@ -255,4 +255,3 @@ struct wrk_sched_stats wrk_sched_stats(const struct wrk_sched *s)
     }
     return out;
 }
-

@@ -69,9 +69,10 @@ static bool decodes(msg_role r)
     return r == MSG_ROLE_DECODE || r == MSG_ROLE_BOTH;
 }
 
+/* Prompts go from those that prefill to those that decode; cached prefixes to whoever decodes. */
 static bool roles_pair(msg_role a, msg_role b)
 {
-    return (prefills(a) && decodes(b)) || (decodes(a) && prefills(b));
+    return (prefills(a) && decodes(b)) || (decodes(a) && prefills(b)) || (decodes(a) && decodes(b));
 }
 
 static struct member *member_find(struct wrk_peers *p, const char *id)

@@ -10,13 +10,15 @@ static void bench_with_cache(struct bench *b)
     run_all(b);
     assert_int_equal(expect_answer(b, 1, 14, 0, 1, -1, MSG_FINISH_LENGTH)->placed.cached_tokens, 0);
     assert_int_equal(wrk_sched_pages(b->s, 0).cached, 3);
-    memcpy(b->ids + 100, b->ids + 1, 9 * sizeof *b->ids); /* request 100: 9 tokens in common, that is two blocks and one */
+    memcpy(b->ids + 100, b->ids + 1,
+           9 * sizeof *b->ids); /* request 100: 9 tokens in common, that is two blocks and one */
     memcpy(b->ids + 150, b->ids + 1, 14 * sizeof *b->ids);
 }
 
 static void end_with(struct bench *b, uint32_t cached)
 {
-    struct msg_end e = {.pages_sent = b->want_count + 1, .prefill_us = 10, .cached_tokens = cached, .prefill_tokens = 18 - cached};
+    struct msg_end e = {
+        .pages_sent = b->want_count + 1, .prefill_us = 10, .cached_tokens = cached, .prefill_tokens = 18 - cached};
     step(b, (struct dcw_event){.kind = DCW_EV_PREFILL_END, .xfer = b->xfer, .prefill_end = &e});
 }
 
@@ -103,6 +105,85 @@ static void test_shared_pages_are_not_fenced(void **state)
     bench_fini(&b);
 }
 
+static void generate_fetch(struct bench *b, uint32_t hint, bool remote)
+{
+    struct msg_generate m = request(b, 100, 18, 4, remote);
+    kvs_format(m.fetch_worker, sizeof m.fetch_worker, "prefill-0");
+    m.fetch_tokens = hint;
+    generate_msg(b, &m, 0);
+}
+
+/* 18 tokens, two blocks are here: at most blocks 2 and 3 can be fetched, since the last token is computed. */
+static void test_a_fetch_brings_blocks_in_front(void **state)
+{
+    (void)state;
+    static const uint32_t missing[] = {2, 3};
+    for (int half = 0; half < 2; half++) {
+        struct bench b;
+        bench_with_cache(&b);
+        generate_fetch(&b, 200, half);
+        assert_true(b.fetch);
+        assert_int_equal(b.prefill_tokens, 16);
+        assert_int_equal(b.want_count, 4);
+        assert_int_equal(b.wants[0].block, 2);
+        for (uint32_t i = 0; i < 4; i++)
+            if (half && i >= 2)
+                spoil(&b, i);
+            else
+                land(&b, i);
+        prefill_end(&b, half ? KVS_REQ_NOT_FOUND : KVS_OK);
+        granted(&b, half ? KVS_REQ_NOT_FOUND : KVS_OK, missing, half ? 2 : 0);
+        assert_int_equal(count_log(&b, DCW_ACT_ACK), !half);
+        assert_int_equal(count_log(&b, DCW_ACT_SAMPLE), 0);
+        run_all(&b);
+        const struct msg_token *e = expect_answer(&b, 100, 18, 0, 4, -1, MSG_FINISH_LENGTH);
+        assert_int_equal(e->placed.mode, MSG_PLACE_LOCAL);
+        assert_int_equal(e->placed.cached_tokens, half ? 12 : 16);
+        assert_int_equal(e->placed.local_prefill_tokens, half ? 6 : 2);
+        assert_int_equal(dcw_stats(b.d).fetched_tokens, half ? 4 : 8);
+        assert_int_equal(dcw_stats(b.d).fallbacks, 0);
+        bench_fini(&b);
+    }
+}
+
+static void test_a_fetch_in_vain_goes_on_as_if_nobody_had_been_named(void **state)
+{
+    (void)state;
+    for (int remote = 0; remote < 2; remote++) {
+        struct bench b;
+        bench_with_cache(&b);
+        generate_fetch(&b, 200, remote);
+        uint64_t first = b.xfer;
+        for (uint32_t i = 0; i < 4; i++)
+            spoil(&b, i);
+        prefill_end(&b, KVS_REQ_NOT_FOUND);
+        granted(&b, KVS_REQ_NOT_FOUND, NULL, 0);
+        assert_int_equal(dcw_deadline_us(b.d), 0);
+        step(&b, (struct dcw_event){.kind = DCW_EV_TICK});
+        if (remote) {
+            assert_true(b.xfer != first && !b.fetch);
+            assert_int_equal(b.want_count, 6);
+            land_all(&b);
+            end_with(&b, 9);
+            granted(&b, KVS_OK, NULL, 0);
+            sampled(&b);
+        }
+        run_all(&b);
+        const struct msg_token *e = expect_answer(&b, 100, 18, 0, 4, -1, MSG_FINISH_LENGTH);
+        assert_int_equal(e->placed.mode, remote ? MSG_PLACE_REMOTE : MSG_PLACE_LOCAL);
+        assert_int_equal(e->placed.cached_tokens, remote ? 9 : 8);
+        assert_int_equal(e->placed.local_prefill_tokens, remote ? 0 : 10);
+        bench_fini(&b);
+    }
+    struct bench b; /* a hint of nothing new: no call */
+    bench_with_cache(&b);
+    generate_fetch(&b, 11, false);
+    assert_int_equal(b.grants, 0);
+    run_all(&b);
+    assert_int_equal(expect_answer(&b, 100, 18, 0, 4, -1, MSG_FINISH_LENGTH)->placed.cached_tokens, 8);
+    bench_fini(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -110,6 +191,8 @@ int main(void)
         cmocka_unit_test(test_broken_pages_leave_what_was_found),
         cmocka_unit_test(test_nearly_all_is_here),
         cmocka_unit_test(test_shared_pages_are_not_fenced),
+        cmocka_unit_test(test_a_fetch_brings_blocks_in_front),
+        cmocka_unit_test(test_a_fetch_in_vain_goes_on_as_if_nobody_had_been_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -96,8 +96,11 @@ static void do_grant(struct world *w, uint32_t node, const struct dcw_action *a)
         x->page[i] = kvc_block_row(a->grant.table, m->group)[m->block];
     }
     wants[n] = (struct kvt_want){.block = KVT_LOGITS_BLOCK, .group = KVT_LOGITS_GROUP, .bytes = FAKE_VOCAB * 4};
-    struct kvt_sink_config c = {
-        .sink_epoch = node, .xfer = a->xfer, .nonce = a->grant.nonce, .wants = wants, .want_count = n + 1};
+    struct kvt_sink_config c = {.sink_epoch = node,
+                                .xfer = a->xfer,
+                                .nonce = a->grant.nonce,
+                                .wants = wants,
+                                .want_count = n + (a->grant.logits_bytes > 0)};
     assert_int_equal(kvt_sink_create(&c, &x->sink), KVS_OK);
     free(wants);
     x->port = true;
@@ -127,13 +130,15 @@ static void do_call(struct world *w, uint32_t node, const struct dcw_action *a)
         local_lost(&w->node[node], a->xfer);
         return;
     }
-    struct control_msg m = {
-        .kind = C_CALL, .stream = ++w->stream, .prefill = a->prefill.msg, .deadline = a->prefill.deadline_us};
+    struct control_msg m = {.kind = C_CALL,
+                            .stream = ++w->stream,
+                            .prefill = a->prefill.msg,
+                            .fetch = a->prefill.fetch,
+                            .deadline = a->prefill.deadline_us};
     size_t tokens = m.prefill.token_count * sizeof(int32_t), wants = m.prefill.want_count * sizeof(struct msg_want);
     m.prefill.tokens = memcpy(malloc(tokens), a->prefill.msg.tokens, tokens);
     m.prefill.wants = memcpy(malloc(wants), a->prefill.msg.wants, wants);
-    w->subset += m.prefill.want_count <
-                 kvc_blocks_for(&w->l, m.prefill.token_count) * w->l.group_count;
+    w->subset += !m.fetch && m.prefill.want_count < kvc_blocks_for(&w->l, m.prefill.token_count) * w->l.group_count;
     x->stream = m.stream;
     x->conn = l->conn;
     x->call_open = true;
@@ -346,6 +351,7 @@ static void deliver_control(struct world *w, uint32_t from, uint32_t to)
               : m.kind == C_NACK ? PFW_EV_NACK
                                  : PFW_EV_CANCEL;
     ev.call.msg = &m.prefill;
+    ev.call.fetch = m.fetch;
     ev.call.deadline_us = m.deadline;
     step_prefill(w, to, ev);
     free((void *)m.prefill.tokens);
@@ -527,8 +533,9 @@ static void ask(struct world *w)
                           .max = 1 + below(w, 30),
                           .router = w->node[node].router};
     fake_prompt(&w->rng, r->ids, r->prompt);
-    memcpy(r->ids, w->heads[below(w, 3)], below(w, r->prompt + 1) * sizeof *r->ids);
-    r->salt = below(w, 5) ? below(w, 2) : 2;
+    bool fetch = below(w, 3) == 0;
+    memcpy(r->ids, w->heads[below(w, 3)], (fetch ? r->prompt : below(w, r->prompt + 1)) * sizeof *r->ids);
+    r->salt = fetch || below(w, 5) ? below(w, 2) : 2;
     r->total = fake_answer(r->ids, r->prompt, id, 0, r->max, CONTEXT, -1, r->want);
     r->first = r->next = below(w, 3) ? 0 : below(w, r->total);
     memcpy(r->ids + r->prompt, r->want, r->first * sizeof *r->ids);
@@ -545,6 +552,10 @@ static void ask(struct world *w)
         kvs_format(m.cache_salt, sizeof m.cache_salt, r->salt == 1 ? "salt" : "own-%u", id);
     if (peer != node)
         kvs_format(m.prefill_worker, sizeof m.prefill_worker, "%s", names[peer]);
+    if (fetch) { /* a hint that may be wrong in every way */
+        kvs_format(m.fetch_worker, sizeof m.fetch_worker, "%s", names[below(w, NODES)]);
+        m.fetch_tokens = 1 + below(w, m.token_count + 10);
+    }
     step_decode(
         w, node,
         (struct dcw_event){.kind = DCW_EV_GENERATE,
@@ -685,6 +696,8 @@ static void world_fini(struct world *w)
         if (n->d) {
             w->fallbacks += dcw_stats(n->d).fallbacks;
             w->remote += dcw_stats(n->d).remote;
+            w->fetches += dcw_stats(n->d).fetches;
+            w->fetched += dcw_stats(n->d).fetched_tokens;
             step_decode(w, i, (struct dcw_event){.kind = DCW_EV_TICK});
             assert_int_equal(dcw_stats(n->d).calls, 0);
         }
@@ -730,6 +743,8 @@ static void one_life(uint64_t seed, struct world *total)
     total->cached[1] += w->cached[1];
     total->evicted += w->evicted;
     total->subset += w->subset;
+    total->fetches += w->fetches;
+    total->fetched += w->fetched;
     free(w);
 }
 
@@ -750,8 +765,11 @@ static void test_random_clusters(void **state)
            (unsigned)first, (unsigned)last, (unsigned)t.ends, (unsigned)t.aborted, (unsigned)t.errors,
            (unsigned)t.tokens, (unsigned)t.pages, (unsigned)t.breaks, (unsigned)t.remote, (unsigned)t.fallbacks,
            (unsigned)t.preemptions, (unsigned)t.acks, (unsigned)t.nacks);
-    printf("cached prompt tokens %u, found by the source %u, blocks evicted %u, calls for a part %u\n", (unsigned)t.cached[0],
-           (unsigned)t.cached[1], (unsigned)t.evicted, (unsigned)t.subset);
+    printf("cached prompt tokens %u, found by the source %u, blocks evicted %u, calls for a part %u\n",
+           (unsigned)t.cached[0], (unsigned)t.cached[1], (unsigned)t.evicted, (unsigned)t.subset);
+    printf("fetches %u, tokens that came by them %u\n", (unsigned)t.fetches, (unsigned)t.fetched);
+    if (!one)
+        assert_true(t.fetches > 100 && t.fetched > 100);
     if (!one)
         assert_true(t.cached[0] > 500 && t.cached[1] > 200 && t.evicted > 100 && t.subset > 50);
     if (!one)

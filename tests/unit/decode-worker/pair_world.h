@@ -30,6 +30,7 @@ struct control_msg {
     uint64_t conn;
     uint32_t stream;
     struct msg_prefill prefill; /* tokens and wants owned */
+    bool fetch;
     uint64_t deadline;
     struct msg_end end;
 };
@@ -86,7 +87,7 @@ struct world {
     uint32_t stream, asked;
     bool calm, tree;
     int32_t heads[3][CONTEXT]; /* what prompts have in common */
-    uint64_t cached[2], evicted, subset; /* tokens found: by decode and by prefill sides; calls that want less than everything */
+    uint64_t cached[2], evicted, subset, fetches, fetched; /* tokens found: by decode and by prefill sides; calls that want less than everything */
     uint64_t ends, tokens, pages, breaks, fallbacks, remote, preemptions, acks, nacks, errors, aborted;
 };
 

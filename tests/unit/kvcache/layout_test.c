@@ -207,7 +207,13 @@ static void test_block_table_begins_empty(void **state)
 static void test_a_head_is_copied_and_nothing_else(void **state)
 {
     (void)state;
-    struct kvc_layout_config c = {.layers = 3, .kv_heads = 2, .key_dim = 5, .value_dim = 3, .kv_type = KVC_F16, .block_tokens = 8, .group_layers = 2};
+    struct kvc_layout_config c = {.layers = 3,
+                                  .kv_heads = 2,
+                                  .key_dim = 5,
+                                  .value_dim = 3,
+                                  .kv_type = KVC_F16,
+                                  .block_tokens = 8,
+                                  .group_layers = 2};
     struct kvc_layout l;
     assert_int_equal(kvc_layout_build(&c, &l, NULL), KVS_OK);
     for (uint32_t g = 0; g < l.group_count; g++)

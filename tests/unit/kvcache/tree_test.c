@@ -368,7 +368,8 @@ struct partial_world {
     struct kvs_rng rng;
 };
 
-static void partial_chain(uint32_t root, const int32_t *ids, uint32_t n, struct kvc_hash *root_out, struct kvc_hash *chain)
+static void partial_chain(uint32_t root, const int32_t *ids, uint32_t n, struct kvc_hash *root_out,
+                          struct kvc_hash *chain)
 {
     *root_out = (struct kvc_hash){{(uint8_t)(root + 1)}};
     struct kvc_hash h = *root_out;

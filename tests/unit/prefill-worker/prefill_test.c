@@ -97,8 +97,12 @@ static void bench_init(struct bench *b, uint32_t pages, uint32_t chunk, uint32_t
     memset(b, 0, sizeof *b);
     b->l = fake_layout(3, 4, 2);
     b->pages = pages;
-    struct wrk_sched_config c = {
-        .layout = &b->l, .pages = {pages, pages}, .seqs_max = 8, .context = 64, .chunk_tokens = chunk, .tree_nodes = tree_nodes};
+    struct wrk_sched_config c = {.layout = &b->l,
+                                 .pages = {pages, pages},
+                                 .seqs_max = 8,
+                                 .context = 64,
+                                 .chunk_tokens = chunk,
+                                 .tree_nodes = tree_nodes};
     assert_int_equal(wrk_sched_create(&c, &b->s, NULL), KVS_OK);
     fake_kv_init(&b->kv, &b->l, c.pages);
     struct pfw_config pc = {
@@ -663,6 +667,71 @@ static void test_found_pages_leave_at_admission(void **state)
     bench_fini(&b);
 }
 
+static void fetch(struct bench *b, uint32_t stream, const int32_t *ids, uint32_t tokens, uint32_t first_block)
+{
+    struct msg_want wants[64];
+    uint32_t n = 0;
+    for (uint32_t i = first_block; i < tokens / 4; i++)
+        for (uint32_t g = 0; g < 2; g++)
+            wants[n++] = (struct msg_want){i, g};
+    struct msg_prefill m = {.request = stream,
+                            .xfer = 1000 + stream,
+                            .sink_epoch = 5,
+                            .nonce = 6,
+                            .tokens = ids,
+                            .token_count = tokens,
+                            .wants = wants,
+                            .want_count = n};
+    step(b, (struct pfw_event){
+                .kind = PFW_EV_CALL, .conn = CONN, .stream = stream, .peer = PEER, .call = {.msg = &m, .fetch = true}});
+}
+
+static void test_fetch_sends_what_is_there_and_computes_nothing(void **state)
+{
+    (void)state;
+    struct bench b;
+    tree_nodes = 20;
+    bench_init(&b, 20, 64, 0);
+    tree_nodes = 0;
+    b.auto_send = true;
+    call(&b, 1, b.ids, 13, 0);
+    run_all(&b);
+    stream_event(&b, PFW_EV_ACK, 1);
+    step(&b, (struct pfw_event){.kind = PFW_EV_DRAIN}); /* it is served all the same */
+    b.send_count = 0;
+    memset(b.sends, 0, sizeof b.sends);
+    fetch(&b, 2, b.ids, 12, 1); /* blocks 1 and 2 */
+    assert_int_equal(b.send_count, 4);
+    for (uint32_t i = 0; i < 4; i++) {
+        expect_page(&b, i, 1 + i / 2, i % 2);
+        expect_content(&b, i, b.ids, 12);
+    }
+    assert_false(begin_step(&b));
+    assert_int_equal(b.end_count, 2);
+    assert_int_equal(b.ends[1].end.end.status, KVS_OK);
+    assert_int_equal(b.ends[1].end.end.pages_sent, 4);
+    assert_int_equal(b.ends[1].end.end.cached_tokens, 12);
+    assert_int_equal(b.ends[1].end.end.prefill_tokens, 0);
+    assert_int_equal(held(&b), 3); /* pinned until ACK */
+    stream_event(&b, PFW_EV_ACK, 2);
+    assert_int_equal(held(&b), 0);
+    /* more than there is: what is there, and the truth */
+    fetch(&b, 3, b.ids, 20, 2);
+    assert_int_equal(b.send_count, 6);
+    expect_page(&b, 4, 2, 0);
+    assert_int_equal(b.ends[2].end.end.status, KVS_REQ_NOT_FOUND);
+    assert_int_equal(b.ends[2].end.end.pages_sent, 2);
+    assert_int_equal(held(&b), 0);
+    /* nothing of what is wanted, nothing at all */
+    fetch(&b, 4, b.ids, 20, 3);
+    assert_int_equal(b.ends[3].end.end.status, KVS_REQ_NOT_FOUND);
+    fetch(&b, 5, b.ids + 100, 20, 0);
+    assert_int_equal(b.ends[4].end.end.status, KVS_REQ_NOT_FOUND);
+    assert_int_equal(b.send_count, 6);
+    assert_int_equal(held(&b), 0);
+    bench_fini(&b);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -682,6 +751,7 @@ int main(void)
         cmocka_unit_test(test_calls_are_bounded_and_ignored_when_doubled),
         cmocka_unit_test(test_only_wanted_pages_leave),
         cmocka_unit_test(test_found_pages_leave_at_admission),
+        cmocka_unit_test(test_fetch_sends_what_is_there_and_computes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,10 +55,18 @@ static void bench_fini(struct bench *b)
     fake_kv_fini(&b->kv);
 }
 
-static wrk_seq_id open_as(struct bench *b, const int32_t *ids, uint32_t n, bool hold, const char *tenant, const char *salt, const char *adapter)
+static wrk_seq_id open_as(struct bench *b, const int32_t *ids, uint32_t n, bool hold, const char *tenant,
+                          const char *salt, const char *adapter)
 {
-    struct wrk_seq_config c = {.owner = WRK_OWNER_DECODE, .tokens = ids, .token_count = n, .tokens_max = n + 1, .hold = hold,
-                               .logits = WRK_LOGITS_SAMPLE, .tenant = tenant, .cache_salt = salt, .adapter = adapter};
+    struct wrk_seq_config c = {.owner = WRK_OWNER_DECODE,
+                               .tokens = ids,
+                               .token_count = n,
+                               .tokens_max = n + 1,
+                               .hold = hold,
+                               .logits = WRK_LOGITS_SAMPLE,
+                               .tenant = tenant,
+                               .cache_salt = salt,
+                               .adapter = adapter};
     wrk_seq_id id;
     assert_int_equal(wrk_seq_open(b->s, &c, &id, NULL), KVS_OK);
     wrk_sched_admit(b->s);
@@ -148,7 +156,8 @@ static void test_names_keep_tenants_apart(void **state)
     (void)state;
     struct bench b;
     bench_init(&b, 30);
-    const char *who[][3] = {{NULL, NULL, NULL}, {"ab", NULL, NULL}, {"a", "b", NULL}, {NULL, "ab", NULL}, {NULL, NULL, "ab"}};
+    const char *who[][3] = {
+        {NULL, NULL, NULL}, {"ab", NULL, NULL}, {"a", "b", NULL}, {NULL, "ab", NULL}, {NULL, NULL, "ab"}};
     for (int twice = 0; twice < 2; twice++)
         for (size_t i = 0; i < sizeof who / sizeof who[0]; i++) {
             wrk_seq_id a = open_as(&b, b.ids, 9, false, who[i][0], who[i][1], who[i][2]);
@@ -195,8 +204,8 @@ static void test_the_least_recently_used_leaf_goes_before_anybody_waits(void **s
     (void)state;
     struct bench b;
     bench_init(&b, 6);
-    compute(&b, b.ids, 9);        /* 2 blocks */
-    compute(&b, b.ids + 100, 13); /* 3 blocks, 1 free */
+    compute(&b, b.ids, 9);                      /* 2 blocks */
+    compute(&b, b.ids + 100, 13);               /* 3 blocks, 1 free */
     wrk_seq_id a = open_seq(&b, b.ids + 50, 9); /* needs 3: the first one's two */
     assert_int_equal(wrk_seq_look(b.s, a).state, WRK_SEQ_READY);
     assert_int_equal(wrk_sched_stats(b.s).evicted_blocks, 2);
@@ -248,7 +257,8 @@ static void test_a_transfer_brings_the_rest(void **state)
     compute(&b, b.ids, 10);
     int32_t other[20];
     memcpy(other, b.ids, sizeof other);
-    wrk_seq_id a = open_as(&b, other, 18, true, NULL, NULL, NULL); /* 5 blocks: 2 found; no head, since block 2 travels */
+    wrk_seq_id a =
+        open_as(&b, other, 18, true, NULL, NULL, NULL); /* 5 blocks: 2 found; no head, since block 2 travels */
     assert_int_equal(wrk_seq_look(b.s, a).cached, 8);
     assert_int_equal(wrk_seq_look(b.s, a).state, WRK_SEQ_HELD);
     wrk_seq_fence(b.s, a);
