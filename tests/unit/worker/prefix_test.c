@@ -61,7 +61,7 @@ static wrk_seq_id open_as(struct bench *b, const int32_t *ids, uint32_t n, bool 
     struct wrk_seq_config c = {.owner = WRK_OWNER_DECODE,
                                .tokens = ids,
                                .token_count = n,
-                               .tokens_max = n + 1,
+                               .tokens_max = n + 6,
                                .hold = hold,
                                .logits = WRK_LOGITS_SAMPLE,
                                .tenant = tenant,
@@ -144,7 +144,9 @@ static void test_the_head_of_a_block_is_copied(void **state)
     assert_int_equal(run(&b), 1);
     wrk_seq_close(b.s, a);
     /* pages that are lost before the copy was made: nothing is written into them */
+    memcpy(other + 11, b.ids + 200, 2 * sizeof *other);
     a = open_seq(&b, other, 13);
+    assert_int_equal(wrk_seq_look(b.s, a).cached, 11);
     wrk_seq_close(b.s, a);
     struct wrk_copy copy;
     assert_int_equal(wrk_sched_take_copies(b.s, &copy, 1), 0);
@@ -233,7 +235,10 @@ static void test_flush_and_time(void **state)
     assert_int_equal(wrk_sched_flush(b.s), 4);
     check(&b);
     assert_int_equal(wrk_sched_pages(b.s, 0).cached, 0);
-    wrk_seq_append(b.s, a, 1);
+    for (int32_t i = 0; i < 4; i++) { /* a block that is complete only now */
+        wrk_seq_append(b.s, a, i);
+        assert_int_equal(run(&b), 1);
+    }
     wrk_seq_close(b.s, a);
     assert_int_equal(wrk_sched_pages(b.s, 0).free, 30);
     wrk_sched_tell_time(b.s, 10000000);
