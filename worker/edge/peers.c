@@ -526,6 +526,11 @@ net_conn wrk_peers_conn(const struct wrk_peers *p, uint32_t peer)
     return peer < WRK_PEERS_MAX && p->slot[peer].state == SLOT_UP ? p->slot[peer].conn : 0;
 }
 
+bool wrk_peers_is_peer(struct wrk_peers *p, net_conn conn)
+{
+    return slot_of_conn(p, conn) != NULL;
+}
+
 uint32_t wrk_peers_by_conn(const struct wrk_peers *p, net_conn conn)
 {
     for (uint32_t i = 0; i < WRK_PEERS_MAX; i++)

@@ -46,6 +46,7 @@ bool wrk_peers_end(struct wrk_peers *p, net_conn conn, uint32_t stream, const st
 void wrk_peers_port_event(struct wrk_peers *p, const struct kvt_event *ev);
 
 net_conn wrk_peers_conn(const struct wrk_peers *p, uint32_t peer);        /* 0 when not up */
+bool wrk_peers_is_peer(struct wrk_peers *p, net_conn conn); /* linked or not */
 uint32_t wrk_peers_by_conn(const struct wrk_peers *p, net_conn conn);     /* WRK_PEER_NONE */
 uint32_t wrk_peers_links(const struct wrk_peers *p, struct msg_peer_link *out, uint32_t cap); /* those that are up */
 

@@ -248,7 +248,7 @@ static void on_call(void *user, net_conn conn, uint32_t stream, const struct msg
     if (wrk_peers_call(w->peers, conn, stream, call) || wrk_serve_call(w->serve, conn, stream, call))
         return;
     struct msg_end end = {.status = KVS_OK};
-    if (call->method == MSG_DRAIN) {
+    if (call->method == MSG_DRAIN && !wrk_peers_is_peer(w->peers, conn)) { /* of workers, none may send another away */
         if (!atomic_load(&w->draining))
             begin_drain(w);
         net_rpc_end(w->rpc, conn, stream, &end);
