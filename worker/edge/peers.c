@@ -54,6 +54,7 @@ struct wrk_peers {
     struct msg_card self;
     struct msg_hello hello;
     wrk_transport transport;
+    char router_url[MSG_URL_MAX]; /* dialed by the worker itself */
     struct wrk_peers_events ev;
     struct slot slot[WRK_PEERS_MAX];
     struct member member[WRK_PEERS_MAX];
@@ -223,7 +224,7 @@ static void on_timer(void *user, uint64_t now_us)
 }
 
 kvs_status wrk_peers_create(struct kvs_loop *loop, struct net_rpc *rpc, struct kvt_port *port, const struct msg_card *self,
-                            const struct msg_hello *hello, wrk_transport transport, const struct wrk_peers_events *ev,
+                            const struct msg_hello *hello, wrk_transport transport, const char *router_url, const struct wrk_peers_events *ev,
                             struct wrk_peers **out)
 {
     struct wrk_peers *p = calloc(1, sizeof *p);
@@ -235,6 +236,7 @@ kvs_status wrk_peers_create(struct kvs_loop *loop, struct net_rpc *rpc, struct k
     p->self = *self;
     p->hello = *hello;
     p->transport = transport;
+    kvs_format(p->router_url, sizeof p->router_url, "%s", router_url);
     p->ev = *ev;
     kvs_status st = kvs_timer_create(loop, on_timer, p, &p->timer);
     if (st != KVS_OK) {
@@ -254,6 +256,27 @@ void wrk_peers_destroy(struct wrk_peers *p)
     free(p);
 }
 
+/* A dial is one per URL, and other members may have the same: a worker that came back under another name. */
+static void stop_dialing(struct wrk_peers *p, struct member *m)
+{
+    bool shared = false;
+    if (!m->dialed)
+        return;
+    m->dialed = false;
+    for (uint32_t i = 0; i < WRK_PEERS_MAX; i++)
+        shared = shared || (p->member[i].dialed && strcmp(p->member[i].card.control_url, m->card.control_url) == 0);
+    if (!shared)
+        net_rpc_undial(p->rpc, m->card.control_url);
+}
+
+static kvs_status check_card(const struct wrk_peers *p, const struct msg_card *card, struct kvs_error *err)
+{
+    if (strcmp(card->control_url, p->self.control_url) == 0 || strcmp(card->control_url, p->router_url) == 0)
+        return kvs_fail(err, KVS_PEER_MISMATCH, "%s gives the control URL of %s as its own: %.120s", card->id,
+                        strcmp(card->control_url, p->router_url) == 0 ? "the router" : p->self.id, card->control_url);
+    return cls_cards_compatible(&p->self, card, err);
+}
+
 static void member_put(struct wrk_peers *p, const struct msg_card *card)
 {
     if (strcmp(card->id, p->self.id) == 0 || !roles_pair(card->role, p->self.role))
@@ -267,16 +290,14 @@ static void member_put(struct wrk_peers *p, const struct msg_card *card)
         return;
     }
     bool redial = m->used && strcmp(m->card.control_url, card->control_url) != 0;
-    if (redial && m->dialed) {
-        net_rpc_undial(p->rpc, m->card.control_url);
-        m->dialed = false;
-    }
+    if (redial)
+        stop_dialing(p, m);
     if (!m->used || m->card.epoch != card->epoch)
         m->told = false;
     m->used = true;
     m->card = *card;
     struct kvs_error err = {0};
-    if (cls_cards_compatible(&p->self, card, &err) != KVS_OK) {
+    if (check_card(p, card, &err) != KVS_OK) {
         if (!m->told)
             KVS_ERROR("worker not paired", "worker=%s cause=\"%s\"", card->id, err.text);
         m->told = true;
@@ -297,13 +318,14 @@ void wrk_peers_member(struct wrk_peers *p, const struct msg_member *m)
     struct member *old = member_find(p, m->card.id);
     if (old == NULL || old->card.epoch != m->card.epoch)
         return;
-    if (old->dialed)
-        net_rpc_undial(p->rpc, old->card.control_url);
+    stop_dialing(p, old);
     memset(old, 0, sizeof *old); /* a live stream to it goes on: the stream, not the view, says whether it lives */
 }
 
 kvs_status wrk_peers_check(const struct wrk_peers *p, const struct msg_hello *hello, struct kvs_error *err)
 {
+    if (strcmp(hello->id, p->self.id) == 0)
+        return kvs_fail(err, KVS_PEER_MISMATCH, "%s is the name of this worker", hello->id);
     if (!roles_pair(hello->role, p->self.role))
         return kvs_fail(err, KVS_PEER_MISMATCH, "role %s does not pair with role %s", msg_role_name(hello->role), msg_role_name(p->self.role));
     if (memcmp(hello->fingerprint, p->self.fingerprint, sizeof hello->fingerprint) != 0)

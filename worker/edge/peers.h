@@ -29,7 +29,7 @@ struct wrk_peers_events {
 };
 
 KVS_MUST_CHECK kvs_status wrk_peers_create(struct kvs_loop *loop, struct net_rpc *rpc, struct kvt_port *port, const struct msg_card *self,
-                                           const struct msg_hello *hello, wrk_transport transport, const struct wrk_peers_events *ev,
+                                           const struct msg_hello *hello, wrk_transport transport, const char *router_url, const struct wrk_peers_events *ev,
                                            struct wrk_peers **out);
 void wrk_peers_destroy(struct wrk_peers *p);
 

@@ -598,7 +598,7 @@ static kvs_status create_network(struct wrk_worker *w, struct kvs_error *err)
         st = net_advertise(w->config.advertise, card->http_url, sizeof card->http_url, err);
     if (st != KVS_OK)
         return st;
-    st = wrk_peers_create(w->loop, w->rpc, w->port, card, &w->hello, (wrk_transport)w->config.transport, &pe, &w->peers);
+    st = wrk_peers_create(w->loop, w->rpc, w->port, card, &w->hello, (wrk_transport)w->config.transport, w->config.discovery, &pe, &w->peers);
     if (st == KVS_OK)
         st = wrk_serve_create(w, &w->loaded, &w->serve);
     if (st == KVS_OK && w->etcd)
