@@ -2,11 +2,12 @@
  * Owner thread: the daemon's loop. It never sees KV bytes.
  *
  * Free pages form a stack of indices: acquire and release are O(1), and the page released last is given out first,
- * while its bytes may still be in the processor's cache. Each page has a holder count and two marks: known   the prefix
- * tree refers to it: the last release turns it into `cached` instead of `free` fenced  nobody holds it, but a broken
- * peer might still write: neither free nor cached until the peer is gone A fenced page may be known no more: the tree
- * must not offer what might still change, so fence drops the mark and the tree must have forgotten the page before
- * (asserted). Invariant after every call: free + cached + held + fenced == total (asserted).
+ * while its bytes may still be in the processor's cache. Each page has a holder count and two marks:
+ *   known   the prefix tree refers to it: the last release turns it into `cached` instead of `free`
+ *   fenced  nobody holds it, but a broken peer might still write: neither free nor cached until the peer is gone
+ * A fenced page may be known no more: the tree must not offer what might still change, so fence drops the mark and the
+ * tree must have forgotten the page before (asserted).
+ * Invariant after every call: free + cached + held + fenced == total (asserted).
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kvcache/pool.h"
 

@@ -1,7 +1,7 @@
 /* prefill.c - the request machine of a source. See prefill.h for the states; this file keeps them per call in few facts:
  *   seq      the prompt in the scheduler; WAITING there is "queued" here; closed when the source says that pages may be unpinned
  *   source   kvt_source: counts messages, knows when END is due and when the pages are free to go
- *   todo     pages that are complete, in the order in which they leave; `posted` of them were handed out
+ *   outgoing pages that are complete, in the order in which they leave; `posted` of them were handed out
  * Each event changes facts; settle() then draws the conclusions for every call: hand out what the window allows, END, release. So a late or
  * doubled event cannot skip a conclusion, it only finds nothing to change.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -25,13 +25,13 @@ struct call {
     wrk_seq_id seq;
     struct kvt_source *source;
     uint32_t token_count, blocks;
-    uint8_t *wanted;       /* [block][group]: wanted and not yet in todo */
-    struct page_ref *todo; /* want_count of them at most */
-    uint32_t want_count, todo_count, posted;
+    uint8_t *wanted;           /* [block][group]: wanted and not yet in outgoing */
+    struct page_ref *outgoing; /* want_count of them at most */
+    uint32_t want_count, outgoing_count, posted;
     uint8_t *unsent; /* per message: between SEND_* and SENT */
     bool logits_wanted, logits_ready;
     uint32_t layers_done; /* of the step in flight, as far as handled */
-    bool admitted;        /* seen with pages: cached is right, pages found in the cache are in todo */
+    bool admitted;        /* seen with pages: cached is right, pages found in the cache are in outgoing */
     uint32_t cached;
     bool fetch, fetch_short; /* FETCH; and not all that was wanted is here */
     bool stopped, closed, stream_lost, ended;
@@ -91,7 +91,7 @@ static void call_free(struct pfw *p, struct call *c)
         kvt_source_sent(c->source, KVS_SELF_STOPPING);
     kvt_source_destroy(c->source);
     free(c->wanted);
-    free(c->todo);
+    free(c->outgoing);
     free(c->unsent);
     *c = (struct call){.generation = c->generation};
 }
@@ -196,9 +196,9 @@ static kvs_status take_wants(struct pfw *p, struct call *c, const struct msg_pre
     const struct kvc_layout *l = wrk_sched_layout(p->sched);
     c->blocks = kvc_blocks_for(l, m->token_count);
     c->wanted = calloc((size_t)c->blocks * l->group_count, 1);
-    c->todo = calloc((size_t)m->want_count + 1, sizeof *c->todo);
+    c->outgoing = calloc((size_t)m->want_count + 1, sizeof *c->outgoing);
     c->unsent = calloc((size_t)m->want_count + 1, 1);
-    if (!c->wanted || !c->todo || !c->unsent)
+    if (!c->wanted || !c->outgoing || !c->unsent)
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for %u wanted pages", m->want_count);
     for (uint32_t i = 0; i < m->want_count; i++) {
         const struct msg_want *w = &m->wants[i];
@@ -234,8 +234,8 @@ static kvs_status open_fetch(struct pfw *p, struct call *c, const struct msg_pre
     c->fetch = c->admitted = true;
     c->cached = v.cached;
     blocks_found(p, c, v.shared);
-    c->fetch_short = c->todo_count < m->want_count;
-    c->want_count = c->todo_count;
+    c->fetch_short = c->outgoing_count < m->want_count;
+    c->want_count = c->outgoing_count;
     p->stats.fetches++;
     return c->want_count > 0 ? KVS_OK : kvs_fail(err, KVS_REQ_NOT_FOUND, "none of the wanted blocks is cached here");
 }
@@ -331,8 +331,8 @@ static void page_done(struct pfw *p, struct call *c, uint32_t block, uint32_t gr
     if (!*bit)
         return;
     *bit = 0;
-    KVS_ASSERT(c->todo_count < c->want_count);
-    c->todo[c->todo_count++] = (struct page_ref){.block = block, .group = group};
+    KVS_ASSERT(c->outgoing_count < c->want_count);
+    c->outgoing[c->outgoing_count++] = (struct page_ref){.block = block, .group = group};
 }
 
 /* The first look at a call that has pages: what the prefix tree had is complete, and leaves at once. */
@@ -466,7 +466,7 @@ static void post(struct pfw *p, struct call *c, bool logits)
 {
     const struct kvc_layout *l = wrk_sched_layout(p->sched);
     uint32_t message = logits ? c->want_count : c->posted;
-    const struct page_ref *r = &c->todo[message];
+    const struct page_ref *r = &c->outgoing[message];
     struct kvt_header h;
     kvs_status st =
         logits
@@ -498,7 +498,7 @@ static void settle(struct pfw *p, struct call *c, uint64_t now_us)
     else if (!c->stopped && (v.state == WRK_SEQ_FAILED ||
                              (v.state == WRK_SEQ_WAITING && !v.deferred && now_us - c->arrived_us >= p->queue_wait_us)))
         stop(p, c, KVS_BUSY_PAGES, "no KV pages came free in time");
-    while (!c->stopped && kvt_source_in_flight(c->source) < p->send_window && c->posted < c->todo_count)
+    while (!c->stopped && kvt_source_in_flight(c->source) < p->send_window && c->posted < c->outgoing_count)
         post(p, c, false);
     if (!c->stopped && c->logits_ready && c->posted == c->want_count &&
         kvt_source_in_flight(c->source) < p->send_window) {
