@@ -36,6 +36,19 @@ static void read_boot_id(uint8_t out[16])
     }
 }
 
+/* Whether /proc shows this process under the number it knows itself by. In a chroot with somebody else's /proc it does not, and UCX, which
+ * looks a cma peer up there to see whether it lives, takes living peers for dead ones. */
+static bool proc_is_ours(void)
+{
+    char text[24], want[24];
+    ssize_t n = readlink("/proc/self", text, sizeof text - 1);
+    if (n <= 0)
+        return false;
+    text[n] = '\0';
+    kvs_format(want, sizeof want, "%ld", (long)getpid());
+    return strcmp(text, want) == 0;
+}
+
 void kvt_probe_self(struct kvt_probe *out)
 {
     struct stat st;
@@ -46,7 +59,7 @@ void kvt_probe_self(struct kvt_probe *out)
         (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0); /* EINVAL without Yama */
     }
     read_boot_id(out->boot_id);
-    out->pid_namespace = stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
+    out->pid_namespace = proc_is_ours() && stat("/proc/self/ns/pid", &st) == 0 ? (uint64_t)st.st_ino : 0;
     out->uid = (uint32_t)getuid();
     out->pid = (uint32_t)getpid();
     out->address = (uint64_t)(uintptr_t)&word;
