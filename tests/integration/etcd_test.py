@@ -133,8 +133,8 @@ class Router(Cluster):
                 seen = self.status()["workers"]
                 ready = [w for w in seen if w["state"] == "ready"]
                 decodes = [w for w in ready if w["role"] == "decode"]
-                prefills = sum(w["role"] == "prefill" for w in ready)
-                return len(ready) == workers and (not linked or all(len(w["peers"]) == prefills for w in decodes))
+                prefills = {w["id"] for w in ready if w["role"] == "prefill"}
+                return len(ready) == workers and (not linked or all(prefills <= {p["id"] for p in w["peers"]} for w in decodes))
         return wait_for(f"{workers} workers are ready", START_SECONDS, all_there)[1]
 
     def epochs(self):
