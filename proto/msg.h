@@ -35,6 +35,7 @@ typedef enum msg_method {
     MSG_REGISTER = 9,   /* worker -> router (embedded discovery): card in, ITEMs msg_members out */
     MSG_LOAD = 10,      /* router -> worker: an ITEM (msg_load) every 250 ms */
     MSG_DRAIN = 11,
+    MSG_SET_ROLE = 13, /* router -> worker: msg_set_role */
 } msg_method;
 
 typedef enum msg_role {
@@ -170,6 +171,10 @@ struct msg_nack {
 struct msg_abort {
     uint64_t request;
     uint32_t attempt; /* this one and earlier ones */
+    bool keep;        /* another worker will fetch its KV: stay until an Abort without this, or some time */
+};
+struct msg_set_role {
+    msg_role role; /* PREFILL, DECODE or BOTH */
 };
 struct msg_pause { /* PAUSE and RESUME frames on the Tokens call */
     uint64_t request;
@@ -236,6 +241,7 @@ struct msg_load {
     bool draining;
     const char *metrics; /* Prometheus text of the worker, at most 256 KiB */
     uint32_t metrics_bytes;
+    msg_role role; /* what it is now; 0: not said, as its card says */
 };
 struct msg_health {
     bool ready;

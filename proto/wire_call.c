@@ -1,4 +1,4 @@
-/* wire_call.c - the messages of the stream itself: HELLO, CALL, END, NACK, PAUSE/RESUME, Abort, Link.
+/* wire_call.c - the messages of the stream itself: HELLO, CALL, END, NACK, PAUSE/RESUME, Abort, Role, Link.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "proto/wire_impl.h"
 
@@ -168,6 +168,7 @@ kvs_status msg_abort_encode(const struct msg_abort *m, struct kvs_buf *out)
     Kvasir__V1__AbortRequest w = KVASIR__V1__ABORT_REQUEST__INIT;
     w.request_id = m->request;
     w.attempt = m->attempt;
+    w.keep = m->keep;
     return msg_pack_one(&w.base, out);
 }
 
@@ -180,7 +181,31 @@ kvs_status msg_abort_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a,
         return s;
     }
     const Kvasir__V1__AbortRequest *w = (const Kvasir__V1__AbortRequest *)base;
-    *out = (struct msg_abort){.request = w->request_id, .attempt = w->attempt};
+    *out = (struct msg_abort){.request = w->request_id, .attempt = w->attempt, .keep = w->keep != 0};
+    return KVS_OK;
+}
+
+kvs_status msg_set_role_encode(const struct msg_set_role *m, struct kvs_buf *out)
+{
+    Kvasir__V1__RoleRequest w = KVASIR__V1__ROLE_REQUEST__INIT;
+    w.role = (Kvasir__V1__Role)m->role;
+    return msg_pack_one(&w.base, out);
+}
+
+kvs_status msg_set_role_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, struct msg_set_role *out,
+                               struct kvs_error *err)
+{
+    const ProtobufCMessage *base;
+    kvs_status s = msg_unpack(&kvasir__v1__role_request__descriptor, bytes, n, a, &base, err);
+    if (s != KVS_OK) {
+        return s;
+    }
+    const Kvasir__V1__RoleRequest *w = (const Kvasir__V1__RoleRequest *)base;
+    msg_role role = (msg_role)w->role;
+    if (role != MSG_ROLE_PREFILL && role != MSG_ROLE_DECODE && role != MSG_ROLE_BOTH) {
+        return kvs_fail(err, KVS_PEER_PROTOCOL, "RoleRequest.role: a worker is prefill, decode or both");
+    }
+    *out = (struct msg_set_role){.role = role};
     return KVS_OK;
 }
 

@@ -175,6 +175,7 @@ kvs_status msg_load_encode(const struct msg_load *m, struct kvs_buf *out)
     w.waiting = m->waiting;
     w.outstanding_tokens = m->outstanding_tokens;
     w.draining = m->draining;
+    w.role = (Kvasir__V1__Role)m->role;
     w.metrics = msg_borrow(m->metrics_bytes > 0 ? m->metrics : "");
     struct msg_pack p;
     msg_pack_begin(&p, out);
@@ -212,6 +213,7 @@ kvs_status msg_load_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, 
     out->waiting = w->waiting;
     out->outstanding_tokens = w->outstanding_tokens;
     out->draining = w->draining != 0;
+    out->role = (msg_role)w->role;
     out->metrics = msg_text(w->metrics);
     out->metrics_bytes = (uint32_t)strlen(out->metrics);
     out->group_count = (uint32_t)w->n_pools;

@@ -137,7 +137,12 @@ static void sample_nack(struct msg_nack *m)
 
 static void sample_abort(struct msg_abort *m)
 {
-    *m = (struct msg_abort){.request = UINT64_MAX, .attempt = UINT32_MAX};
+    *m = (struct msg_abort){.request = UINT64_MAX, .attempt = UINT32_MAX, .keep = true};
+}
+
+static void sample_set_role(struct msg_set_role *m)
+{
+    *m = (struct msg_set_role){.role = MSG_ROLE_BOTH};
 }
 
 static void sample_pause(struct msg_pause *m)
@@ -197,7 +202,8 @@ static void sample_load(struct msg_load *m)
                            .peers = {{"decode-0", "shm"}},
                            .draining = true,
                            .metrics = "a 1\n",
-                           .metrics_bytes = 4};
+                           .metrics_bytes = 4,
+                           .role = MSG_ROLE_PREFILL};
 }
 
 static void sample_health(struct msg_health *m)
@@ -256,6 +262,7 @@ CODEC(prefill)
 CODEC(end)
 CODEC(nack)
 CODEC(abort)
+CODEC(set_role)
 CODEC(pause)
 CODEC(link)
 CODEC(card)
@@ -274,6 +281,7 @@ const struct sample samples[] = {
     ROW(end, end),
     ROW(nack, nack),
     ROW(abort, abort_request),
+    ROW(set_role, role_request),
     ROW(pause, sequence_ref),
     ROW(link, link_request),
     ROW(card, member_card),
