@@ -36,6 +36,7 @@ typedef enum msg_method {
     MSG_LOAD = 10,      /* router -> worker: an ITEM (msg_load) every 250 ms */
     MSG_DRAIN = 11,
     MSG_SET_ROLE = 13, /* router -> worker: msg_set_role */
+    MSG_CACHE_FLUSH = 14, /* router -> worker: forget all cached prefixes; END says in `text` how many blocks */
 } msg_method;
 
 typedef enum msg_role {
@@ -229,6 +230,17 @@ struct msg_pages {
 struct msg_peer_link {
     char id[MSG_ID_MAX];
     char transport[16];
+    /* measured by the sink: a transfer of n bytes from that peer shows latency_s + n * byte_s; samples 0: not measured yet */
+    double latency_s, byte_s;
+    uint32_t samples;
+};
+/* What a worker's steps take, fitted by itself to what it has seen; samples 0: not measured yet.
+ * A step with prompt chunks: prefill_fixed_s + tokens * prefill_token_s + (sum over tokens of positions attended to) * prefill_pair_s.
+ * A step of running sequences: step_fixed_s + sequences * step_sequence_s + (sum of their contexts) * step_context_s. */
+struct msg_speed {
+    double prefill_fixed_s, prefill_token_s, prefill_pair_s;
+    double step_fixed_s, step_sequence_s, step_context_s;
+    uint32_t prefill_samples, step_samples;
 };
 struct msg_load {
     uint64_t sequence;
@@ -242,6 +254,11 @@ struct msg_load {
     const char *metrics; /* Prometheus text of the worker, at most 256 KiB */
     uint32_t metrics_bytes;
     msg_role role; /* what it is now; 0: not said, as its card says */
+    struct msg_speed speed;
+    uint64_t prefill_left;   /* prompt tokens that are to be computed here */
+    uint64_t context_tokens; /* tokens of the sequences that write */
+    uint32_t decoding;       /* such sequences */
+    uint32_t chunk_tokens;   /* prompt tokens a step; 0: not told */
 };
 struct msg_health {
     bool ready;

@@ -158,6 +158,30 @@ kvs_status msg_members_decode(const uint8_t *bytes, size_t n, struct kvs_arena *
     return KVS_OK;
 }
 
+static void speed_fill(const struct msg_speed *m, Kvasir__V1__Speed *w)
+{
+    w->prefill_fixed_s = m->prefill_fixed_s;
+    w->prefill_token_s = m->prefill_token_s;
+    w->prefill_pair_s = m->prefill_pair_s;
+    w->prefill_samples = m->prefill_samples;
+    w->step_fixed_s = m->step_fixed_s;
+    w->step_sequence_s = m->step_sequence_s;
+    w->step_context_s = m->step_context_s;
+    w->step_samples = m->step_samples;
+}
+
+static void speed_take(const Kvasir__V1__Speed *w, struct msg_speed *m)
+{
+    *m = (struct msg_speed){.prefill_fixed_s = w->prefill_fixed_s,
+                            .prefill_token_s = w->prefill_token_s,
+                            .prefill_pair_s = w->prefill_pair_s,
+                            .step_fixed_s = w->step_fixed_s,
+                            .step_sequence_s = w->step_sequence_s,
+                            .step_context_s = w->step_context_s,
+                            .prefill_samples = w->prefill_samples,
+                            .step_samples = w->step_samples};
+}
+
 kvs_status msg_load_encode(const struct msg_load *m, struct kvs_buf *out)
 {
     Kvasir__V1__Load w = KVASIR__V1__LOAD__INIT;
@@ -177,6 +201,15 @@ kvs_status msg_load_encode(const struct msg_load *m, struct kvs_buf *out)
     w.draining = m->draining;
     w.role = (Kvasir__V1__Role)m->role;
     w.metrics = msg_borrow(m->metrics_bytes > 0 ? m->metrics : "");
+    w.prefill_left = m->prefill_left;
+    w.context_tokens = m->context_tokens;
+    w.decoding = m->decoding;
+    w.chunk_tokens = m->chunk_tokens;
+    Kvasir__V1__Speed speed = KVASIR__V1__SPEED__INIT;
+    speed_fill(&m->speed, &speed);
+    if (m->speed.prefill_samples > 0 || m->speed.step_samples > 0) {
+        w.speed = &speed;
+    }
     struct msg_pack p;
     msg_pack_begin(&p, out);
     msg_pack_put(&p, &w.base);
@@ -193,6 +226,9 @@ kvs_status msg_load_encode(const struct msg_load *m, struct kvs_buf *out)
         Kvasir__V1__PeerLink link = KVASIR__V1__PEER_LINK__INIT;
         link.id = msg_borrow(m->peers[i].id);
         link.transport = msg_borrow(m->peers[i].transport);
+        link.latency_s = m->peers[i].latency_s;
+        link.byte_s = m->peers[i].byte_s;
+        link.samples = m->peers[i].samples;
         msg_pack_sub(&p, 6, &link.base);
     }
     return msg_pack_end(&p, &kvasir__v1__load__descriptor);
@@ -216,6 +252,13 @@ kvs_status msg_load_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, 
     out->role = (msg_role)w->role;
     out->metrics = msg_text(w->metrics);
     out->metrics_bytes = (uint32_t)strlen(out->metrics);
+    out->prefill_left = w->prefill_left;
+    out->context_tokens = w->context_tokens;
+    out->decoding = w->decoding;
+    out->chunk_tokens = w->chunk_tokens;
+    if (w->speed != NULL) {
+        speed_take(w->speed, &out->speed);
+    }
     out->group_count = (uint32_t)w->n_pools;
     out->peer_count = (uint32_t)w->n_peers;
     KVS_ASSERT(out->group_count <= MSG_GROUPS_MAX && out->peer_count <= MSG_PEERS_MAX);
@@ -226,6 +269,9 @@ kvs_status msg_load_decode(const uint8_t *bytes, size_t n, struct kvs_arena *a, 
     for (uint32_t i = 0; i < out->peer_count; i++) {
         MSG_COPY_TEXT(out->peers[i].id, w->peers[i]->id);
         MSG_COPY_TEXT(out->peers[i].transport, w->peers[i]->transport);
+        out->peers[i].latency_s = w->peers[i]->latency_s;
+        out->peers[i].byte_s = w->peers[i]->byte_s;
+        out->peers[i].samples = w->peers[i]->samples;
     }
     return KVS_OK;
 }

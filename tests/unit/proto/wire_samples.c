@@ -199,10 +199,15 @@ static void sample_load(struct msg_load *m)
                            .group_count = 2,
                            .pages = {{100, 1, 2, 3, 94}, {1, 0, 0, 0, 0}},
                            .peer_count = 1,
-                           .peers = {{"decode-0", "shm"}},
+                           .peers = {{"decode-0", "shm", 0.5, 1e-9, 7}},
                            .draining = true,
                            .metrics = "a 1\n",
                            .metrics_bytes = 4,
+                           .speed = {0.25, 1e-3, 1e-9, 0.125, 2e-3, 3e-6, 4, UINT32_MAX},
+                           .prefill_left = UINT64_MAX - 1,
+                           .context_tokens = 4096,
+                           .decoding = 5,
+                           .chunk_tokens = 128,
                            .role = MSG_ROLE_PREFILL};
 }
 
