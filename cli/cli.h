@@ -30,6 +30,7 @@ int cli_quantize(int argc, char **argv);
 int cli_model(int argc, char **argv);
 int cli_doctor(int argc, char **argv);
 int cli_worker(int argc, char **argv);
+int cli_sim(int argc, char **argv);
 
 /* A short flag and the long one it stands for: {"-n", "--tokens"}. The list ends with {NULL, NULL}. */
 struct cli_alias {

@@ -15,6 +15,7 @@ static const struct cli_command commands[] = {
     {"quantize", "make a smaller model file from one in F32, F16 or BF16", cli_quantize},
     {"model", "fetch the sample model (pull), look into a model file (info)", cli_model},
     {"worker", "one worker process with both roles, prefill and decode", cli_worker},
+    {"sim", "the whole cluster in virtual time: a scenario of faults, a seed, every promise checked", cli_sim},
     {"doctor", "check this machine and say what to do about each finding", cli_doctor},
 };
 #define COMMAND_COUNT (sizeof commands / sizeof commands[0])

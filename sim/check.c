@@ -5,18 +5,31 @@
 #include "sim/members.h"
 #include "sim/worker.h"
 
+#define RECOUNT_EVERY 16u /* events of a worker */
 #define FENCED_MAX_US 6000000u /* a fence: 2 s until a hung peer is dead, 0.5 s of timers, 0.1 s of closing, and room for a late message */
+
+/* Who holds each page, from the sequences and the tree: the whole truth, at a price that grows with the pool. */
+static void recount(struct sim *s, const struct sim_worker *w)
+{
+    struct kvs_error err = {0};
+    if (!wrk_sched_consistent(w->sched, &err))
+        sim_fail(s, "%s: pages do not add up: %s", s->node[w->node].id, err.text);
+}
 
 static void check_worker(struct sim *s, struct sim_worker *w)
 {
-    struct kvs_error err = {0};
     const char *id = s->node[w->node].id;
-    if (!wrk_sched_consistent(w->sched, &err))
-        sim_fail(s, "%s: pages do not add up: %s", id, err.text);
-    struct kvc_pool_counts n = wrk_sched_pages(w->sched, 0);
-    if (n.total != s->set.pages)
-        sim_fail(s, "%s: the pool has %u pages instead of %u", id, n.total, s->set.pages);
-    if (n.fenced == 0) {
+    uint32_t fenced = 0;
+    for (uint32_t g = 0; g < w->layout.group_count; g++) {
+        struct kvc_pool_counts n = wrk_sched_pages(w->sched, g);
+        if (n.total != s->set.pages || n.free + n.cached + n.held + n.fenced != n.total)
+            sim_fail(s, "%s: of %u pages of group %u, %u are free, %u cached, %u held, %u fenced", id, s->set.pages, g, n.free, n.cached, n.held,
+                     n.fenced);
+        fenced += n.fenced;
+    }
+    if (w->checks++ % RECOUNT_EVERY == 0)
+        recount(s, w);
+    if (fenced == 0) {
         w->fenced_since_us = SIM_FOREVER;
         return;
     }
@@ -101,7 +114,11 @@ static const char *rest(struct sim *s, uint32_t *node_out)
 bool sim_is_idle(struct sim *s)
 {
     uint32_t node;
-    return s->client->open == 0 && rest(s, &node) == NULL;
+    if (s->client->open != 0 || rest(s, &node) != NULL)
+        return false;
+    for (uint32_t i = 1; i < s->node_count; i++)
+        recount(s, s->node[i].worker);
+    return true;
 }
 
 void sim_check_idle(struct sim *s)

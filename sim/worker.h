@@ -98,6 +98,7 @@ struct sim_worker {
     uint64_t load_sequence;
     bool draining;
     uint64_t fenced_since_us;
+    uint32_t checks;
 };
 
 static inline uint64_t sim_logits_bytes(const struct sim_worker *w)
