@@ -12,6 +12,7 @@
 #ifndef KVS_ENGINE_OPS_OPS_H
 #define KVS_ENGINE_OPS_OPS_H
 
+#include "engine/ops/state.h"
 #include "kvcache/layout.h"
 #include "model/gguf.h"
 
@@ -91,6 +92,13 @@ struct eng_ops {
     bool (*below)(const float *x, uint32_t n, float limit); /* every |x| < limit */
     float (*sum_exp)(const float *x, uint32_t n, float max,
                      float divisor); /* sum of exp((x - max) / divisor), 16 lanes */
+
+    void (*softplus)(float *x, const float *bias, uint32_t n); /* x = log(1 + exp(x + bias)) */
+
+    /* Recurrences over the rows of one sequence (state.h): channels or heads first .. first + count - 1. */
+    void (*conv1d)(const struct eng_conv *c, uint32_t first, uint32_t count);
+    void (*scan)(const struct eng_scan *s, uint32_t first, uint32_t count);
+    void (*scan_heads)(const struct eng_scan *s, uint32_t first, uint32_t count);
 
     /* y[row][0..15] = strip `strip` of w times input row; y_stride in floats. */
     void (*matmul)(const struct eng_weight *w, uint32_t strip, const struct eng_acts *a, uint32_t rows, float *y,

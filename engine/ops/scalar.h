@@ -55,6 +55,38 @@ static inline float eng_exp(float x)
     return y * eng_f32_from_bits((uint32_t)((int32_t)n + 127) << 23);
 }
 
+#define ENG_LOG_P0 7.0376836292e-2f
+#define ENG_LOG_P1 -1.1514610310e-1f
+#define ENG_LOG_P2 1.1676998740e-1f
+#define ENG_LOG_P3 -1.2420140846e-1f
+#define ENG_LOG_P4 1.4249322787e-1f
+#define ENG_LOG_P5 -1.6668057665e-1f
+#define ENG_LOG_P6 2.0000714765e-1f
+#define ENG_LOG_P7 -2.4999993993e-1f
+#define ENG_LOG_P8 3.3333331174e-1f
+#define ENG_SQRT2 1.41421356f
+
+/* log(1 + exp(x)): the larger of x and 0, plus log1p(u) with u = exp(-|x|). log1p takes w = 1 + u, which is in 1..2,
+ * Cephes' logf of w (polynomial around 1, halved above sqrt 2), and gives back what the sum 1 + u lost. NaN stays NaN. */
+static inline float eng_softplus(float x)
+{
+    float u = eng_exp(-fabsf(x)), w = 1.0f + u, lost = (u - (w - 1.0f)) / w;
+    float e = w > ENG_SQRT2 ? 1.0f : 0.0f, f = (w > ENG_SQRT2 ? w * 0.5f : w) - 1.0f, z = f * f;
+    float p = ENG_LOG_P0;
+    p = fmaf(p, f, ENG_LOG_P1);
+    p = fmaf(p, f, ENG_LOG_P2);
+    p = fmaf(p, f, ENG_LOG_P3);
+    p = fmaf(p, f, ENG_LOG_P4);
+    p = fmaf(p, f, ENG_LOG_P5);
+    p = fmaf(p, f, ENG_LOG_P6);
+    p = fmaf(p, f, ENG_LOG_P7);
+    p = fmaf(p, f, ENG_LOG_P8);
+    float y = fmaf(e, ENG_EXP_LN2_LOW, (f * z) * p);
+    y = f + fmaf(-0.5f, z, y);
+    y = fmaf(e, ENG_EXP_LN2_HIGH, y) + lost;
+    return (0.0f > x ? 0.0f : x) + y;
+}
+
 /* Sums 16 lanes in the order 8-4-2-1; the array is used up. */
 static inline float eng_fold16(float lanes[16])
 {

@@ -46,6 +46,11 @@ void eng_avx2_matmul(const struct eng_weight *w, uint32_t strip, const struct en
 void eng_avx2_matmul_plain(const struct eng_weight *w, uint32_t strip, const struct eng_acts *a, uint32_t rows,
                            float *y, size_t y_stride, struct eng_scratch *s);
 
+void eng_avx2_softplus(float *x, const float *bias, uint32_t n);
+void eng_avx2_conv1d(const struct eng_conv *c, uint32_t first, uint32_t count);
+void eng_avx2_scan(const struct eng_scan *s, uint32_t first, uint32_t count);
+void eng_avx2_scan_heads(const struct eng_scan *s, uint32_t first, uint32_t count);
+
 void eng_avx2_kv_write(const struct eng_kv_view *kv, uint32_t pos, const float *k, const float *v);
 void eng_avx2_attend(const struct eng_kv_view *kv, uint32_t first_key, const struct eng_attn_rows *r,
                      struct eng_scratch *s);

@@ -34,6 +34,11 @@ void eng_ref_rope(float *x, uint32_t heads, uint32_t head_dim, uint32_t rope_dim
 bool eng_ref_below(const float *x, uint32_t n, float limit);
 float eng_ref_sum_exp(const float *x, uint32_t n, float max, float divisor);
 
+void eng_ref_softplus(float *x, const float *bias, uint32_t n);
+void eng_ref_conv1d(const struct eng_conv *c, uint32_t first, uint32_t count);
+void eng_ref_scan(const struct eng_scan *s, uint32_t first, uint32_t count);
+void eng_ref_scan_heads(const struct eng_scan *s, uint32_t first, uint32_t count);
+
 void eng_ref_kv_write(const struct eng_kv_view *kv, uint32_t pos, const float *k, const float *v);
 void eng_ref_attend(const struct eng_kv_view *kv, uint32_t first_key, const struct eng_attn_rows *r,
                     struct eng_scratch *s);
