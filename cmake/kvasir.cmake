@@ -54,6 +54,12 @@ function(kvs_program name)
   target_compile_definitions(${name} PRIVATE _GNU_SOURCE)
 endfunction()
 
+# A test's limit is there to end what hangs, never to measure: sanitizer builds get six times as long.
+set(KVS_SLOW 1)
+if(CMAKE_BUILD_TYPE STREQUAL "Debug" AND CMAKE_C_FLAGS_DEBUG MATCHES "fsanitize")
+  set(KVS_SLOW 6)
+endif()
+
 function(kvs_test name)
   cmake_parse_arguments(A "" "TIMEOUT" "SOURCES;DEPS;LABELS" ${ARGN})
   string(REPLACE "." "_" target "test_${name}")
@@ -68,6 +74,7 @@ function(kvs_test name)
   if(NOT A_TIMEOUT)
     set(A_TIMEOUT 120)
   endif()
+  math(EXPR A_TIMEOUT "${A_TIMEOUT} * ${KVS_SLOW}")
   # 77: the program says why it could not run (data or model absent) and ctest reports "Skipped".
   set_tests_properties(${name} PROPERTIES LABELS "${A_LABELS}" TIMEOUT ${A_TIMEOUT} SKIP_RETURN_CODE 77)
   # UCX's constructor patches madvise, which ThreadSanitizer does not survive when a thread ends.
