@@ -358,7 +358,7 @@ static void got_call(struct conn *c, const struct msg_frame *f)
     struct msg_end refusal = {0};
     if (s != KVS_OK) {
         conn_goaway(c, KVS_PEER_PROTOCOL, err.text);
-    } else if (call.method < MSG_GENERATE || call.method > MSG_DRAIN || c->rpc->h.on_call == NULL) {
+    } else if (call.method < MSG_GENERATE || call.method > MSG_METHOD_LAST || c->rpc->h.on_call == NULL) {
         refusal.status = KVS_REQ_UNSUPPORTED;
         (void)kvs_format(refusal.text, sizeof refusal.text, "method %u is not served here", (unsigned)call.method);
         send_end(c, f->stream, &refusal);

@@ -20,6 +20,9 @@
 #define MSG_ENTRIES_MAX 16384 /* token entries of one step */
 #define MSG_MEMBERS_MAX 1024  /* members in one list */
 #define MSG_PEERS_MAX 256
+#define MSG_CACHE_BLOCKS_MAX 4096  /* blocks in one item of Cache */
+#define MSG_DIGEST_BLOCKS_MAX 512  /* prefixes in one segment of a digest */
+#define MSG_BLOCK_HASH_BYTES 16
 #define MSG_METRICS_MAX 262144
 #define MSG_MODEL_HEADER_MAX (32u << 20)
 
@@ -35,8 +38,10 @@ typedef enum msg_method {
     MSG_REGISTER = 9,   /* worker -> router (embedded discovery): card in, ITEMs msg_members out */
     MSG_LOAD = 10,      /* router -> worker: an ITEM (msg_load) every 250 ms */
     MSG_DRAIN = 11,
+    MSG_CACHE = 12,    /* router -> worker: one long call, ITEMs msg_cache_events; it begins with a snapshot */
     MSG_SET_ROLE = 13, /* router -> worker: msg_set_role */
     MSG_CACHE_FLUSH = 14, /* router -> worker: forget all cached prefixes; END says in `text` how many blocks */
+    MSG_METHOD_LAST = MSG_CACHE_FLUSH
 } msg_method;
 
 typedef enum msg_role {
@@ -259,6 +264,19 @@ struct msg_load {
     uint64_t context_tokens; /* tokens of the sequences that write */
     uint32_t decoding;       /* such sequences */
     uint32_t chunk_tokens;   /* prompt tokens a step; 0: not told */
+};
+struct msg_cache_events {
+    uint64_t first_sequence; /* of the first event here; with a snapshot: of the first event after it */
+    bool snapshot_begin, snapshot_end;
+    const uint8_t *hashes;  /* count x MSG_BLOCK_HASH_BYTES */
+    const uint32_t *depths; /* of each: blocks of the prefix that ends with it, or 0: it is gone */
+    uint32_t count;
+};
+struct msg_cache_digest {
+    uint64_t epoch;
+    const uint8_t *hashes;
+    const uint32_t *blocks; /* length of each prefix, at least 1 */
+    uint32_t count;
 };
 struct msg_health {
     bool ready;

@@ -244,6 +244,7 @@ const char *msg_method_name(msg_method m)
     case MSG_REGISTER: return "register";
     case MSG_LOAD: return "load";
     case MSG_DRAIN: return "drain";
+    case MSG_CACHE: return "cache";
     case MSG_SET_ROLE: return "role";
     case MSG_CACHE_FLUSH: return "cache_flush";
     }

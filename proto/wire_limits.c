@@ -38,6 +38,8 @@ ROWS(member_card, {"id", TEXT_OF(msg_card, id)}, {"control_url", TEXT_OF(msg_car
 ROWS(member_list, {"members", MSG_MEMBERS_MAX});
 ROWS(peer_link, {"id", TEXT_OF(msg_peer_link, id)}, {"transport", TEXT_OF(msg_peer_link, transport)});
 ROWS(load, {"pools", MSG_GROUPS_MAX}, {"peers", MSG_PEERS_MAX}, {"metrics", MSG_METRICS_MAX});
+ROWS(cache_events, {"hashes", MSG_CACHE_BLOCKS_MAX * MSG_BLOCK_HASH_BYTES}, {"depths", MSG_CACHE_BLOCKS_MAX});
+ROWS(cache_digest, {"hashes", MSG_DIGEST_BLOCKS_MAX * MSG_BLOCK_HASH_BYTES}, {"blocks", MSG_DIGEST_BLOCKS_MAX});
 ROWS(health_check_response, {"text", TEXT_OF(msg_health, text)});
 ROWS(get_model_info_response, {"data", MSG_PAYLOAD_MAX});
 
@@ -57,6 +59,8 @@ const struct msg_limits msg_limits_table[] = {
     TABLE(member_list),
     TABLE(peer_link),
     TABLE(load),
+    TABLE(cache_events),
+    TABLE(cache_digest),
     TABLE(health_check_response),
     TABLE(get_model_info_response),
 };

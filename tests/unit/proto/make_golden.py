@@ -46,6 +46,8 @@ samples = dict(
                 speed=k.Speed(prefill_fixed_s=0.25, prefill_token_s=1e-3, prefill_pair_s=1e-9, prefill_samples=4, step_fixed_s=0.125,
                               step_sequence_s=2e-3, step_context_s=3e-6, step_samples=U32),
                 prefill_left=U64 - 1, context_tokens=4096, decoding=5, chunk_tokens=128, role=k.ROLE_PREFILL),
+    cache_events=k.CacheEvents(first_sequence=U64, snapshot_begin=True, snapshot_end=True, hashes=bytes(range(48)), depths=[1, 0, U32]),
+    cache_digest=k.CacheDigest(epoch=U64 - 2, hashes=bytes(range(100, 132)), blocks=[300, U32]),
     health=k.HealthCheckResponse(ready=True, epoch=8, text="ok"),
     model_info_piece=k.GetModelInfoResponse(offset=3, total=32 << 20, data=b"GGUF"),
     chunk=k.GenerateResponse(choice=1, token_ids=[5, 6], text=" \u00e9", finish_reason=k.FINISH_REASON_LENGTH, prompt_tokens=7,

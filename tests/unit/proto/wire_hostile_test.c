@@ -202,9 +202,7 @@ static void test_refusals_name_the_field(void **state)
             "\x08\x01\x10\x01\x1a\x03"
             "a\"b\x28\x01",
             "Hello.id"); /* would need quoting wherever it stands */
-    REFUSED("members",
-            "\x0a\x09\x08\x01\x12\x05\x0a\x01 \x10\x02",
-            "MemberCard.id");
+    REFUSED("members", "\x0a\x09\x08\x01\x12\x05\x0a\x01 \x10\x02", "MemberCard.id");
     REFUSED("generate", "\x42\x05\x0d\x00\x00\xc0\x7f", "temperature"); /* not a number */
     REFUSED("generate", "\x42\x05\x0d\x00\x00\x80\x7f", "temperature"); /* infinite */
     REFUSED("generate", "\x42\x05\x15\x00\x00\xc0\x3f", "top_p");       /* 1.5 */
@@ -212,6 +210,19 @@ static void test_refusals_name_the_field(void **state)
     REFUSED("call", "\x10\x01", "method");
     REFUSED("end", "\x08\x63", "status");
     REFUSED("nack", "\x0a\x01\x01", "Nack");
+    REFUSED("cache_events", "\x2a\x01\x01", "hashes"); /* a depth without a hash */
+    REFUSED("cache_events",
+            "\x22\x03"
+            "abc\x2a\x01\x01",
+            "hashes"); /* of three bytes */
+    REFUSED("cache_digest",
+            "\x12\x10"
+            "0123456789abcdef",
+            "hashes"); /* a hash without a length */
+    REFUSED("cache_digest",
+            "\x12\x10"
+            "0123456789abcdef\x1a\x01\x00",
+            "blocks"); /* a prefix of nothing */
     REFUSED("prefill", "\x32\x01\x01", "wants");
     REFUSED("members", "\x0a\x02\x08\x01", "card");
     REFUSED("members", "\x0a\x00", "change");

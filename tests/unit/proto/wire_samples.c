@@ -211,6 +211,27 @@ static void sample_load(struct msg_load *m)
                            .role = MSG_ROLE_PREFILL};
 }
 
+static void sample_cache_events(struct msg_cache_events *m)
+{
+    static uint8_t hashes[3 * MSG_BLOCK_HASH_BYTES];
+    static const uint32_t depths[] = {1, 0, UINT32_MAX};
+    count_up(hashes, sizeof hashes, 0);
+    *m = (struct msg_cache_events){.first_sequence = UINT64_MAX,
+                                   .snapshot_begin = true,
+                                   .snapshot_end = true,
+                                   .hashes = hashes,
+                                   .depths = depths,
+                                   .count = 3};
+}
+
+static void sample_cache_digest(struct msg_cache_digest *m)
+{
+    static uint8_t hashes[2 * MSG_BLOCK_HASH_BYTES];
+    static const uint32_t blocks[] = {300, UINT32_MAX};
+    count_up(hashes, sizeof hashes, 100);
+    *m = (struct msg_cache_digest){.epoch = UINT64_MAX - 2, .hashes = hashes, .blocks = blocks, .count = 2};
+}
+
 static void sample_health(struct msg_health *m)
 {
     *m = (struct msg_health){.ready = true, .epoch = 8, .text = "ok"};
@@ -273,6 +294,8 @@ CODEC(link)
 CODEC(card)
 CODEC(members)
 CODEC(load)
+CODEC(cache_events)
+CODEC(cache_digest)
 CODEC(health)
 CODEC(model_info_piece)
 CODEC(chunk)
@@ -292,6 +315,8 @@ const struct sample samples[] = {
     ROW(card, member_card),
     ROW(members, member_list),
     ROW(load, load),
+    ROW(cache_events, cache_events),
+    ROW(cache_digest, cache_digest),
     ROW(health, health_check_response),
     ROW(model_info_piece, get_model_info_response),
     ROW(chunk, generate_response),

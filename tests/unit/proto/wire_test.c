@@ -120,6 +120,45 @@ static void test_full_lists_and_what_does_not_fit(void **state)
     kvs_buf_fini(&out);
 }
 
+static void test_cache_messages_of_every_size(void **state)
+{
+    (void)state;
+    static uint8_t hashes[(MSG_CACHE_BLOCKS_MAX + 1) * MSG_BLOCK_HASH_BYTES];
+    static uint32_t depths[MSG_CACHE_BLOCKS_MAX + 1];
+    struct kvs_buf out;
+    struct kvs_arena arena;
+    struct kvs_error err;
+    kvs_buf_init(&out, MSG_PAYLOAD_MAX);
+    kvs_arena_init(&arena, MSG_ARENA_BYTES);
+    for (uint32_t i = 0; i <= MSG_CACHE_BLOCKS_MAX; i++) {
+        hashes[i * MSG_BLOCK_HASH_BYTES] = (uint8_t)i;
+        depths[i] = i + 1;
+    }
+    struct msg_cache_events e = {.first_sequence = 7,
+                                 .hashes = hashes,
+                                 .depths = depths,
+                                 .count = MSG_CACHE_BLOCKS_MAX},
+                            f;
+    assert_int_equal(msg_cache_events_encode(&e, &out), KVS_OK);
+    assert_in_range(out.len, 0, 128 * 1024); /* half of what a call may have on its way */
+    assert_int_equal(msg_cache_events_decode(out.data, out.len, &arena, &f, &err), KVS_OK);
+    assert_int_equal(f.count, MSG_CACHE_BLOCKS_MAX);
+    assert_memory_equal(f.hashes, hashes, MSG_CACHE_BLOCKS_MAX * MSG_BLOCK_HASH_BYTES);
+    assert_memory_equal(f.depths, depths, MSG_CACHE_BLOCKS_MAX * sizeof *depths);
+    e.count++;
+    assert_int_equal(msg_cache_events_encode(&e, &out), KVS_REQ_TOO_LARGE);
+    kvs_buf_clear(&out);
+    e.count = 0;
+    assert_int_equal(msg_cache_events_encode(&e, &out), KVS_OK);
+    assert_int_equal(msg_cache_events_decode(out.data, out.len, &arena, &f, &err), KVS_OK);
+    assert_int_equal(f.count, 0);
+    assert_int_equal(f.first_sequence, 7);
+    struct msg_cache_digest d = {.epoch = 1, .hashes = hashes, .blocks = depths, .count = MSG_DIGEST_BLOCKS_MAX + 1};
+    assert_int_equal(msg_cache_digest_encode(&d, &out), KVS_REQ_TOO_LARGE);
+    kvs_arena_fini(&arena);
+    kvs_buf_fini(&out);
+}
+
 static void test_text_that_a_peer_would_refuse_is_not_sent(void **state)
 {
     (void)state;
@@ -153,10 +192,10 @@ static void test_names(void **state)
     assert_string_equal(msg_role_name(MSG_ROLE_ROUTER), "router");
     assert_string_equal(msg_role_name(MSG_ROLE_BOTH), "both");
     assert_string_equal(msg_role_name((msg_role)99), "unknown");
-    for (int i = MSG_GENERATE; i <= MSG_DRAIN; i++) {
+    for (int i = MSG_GENERATE; i <= MSG_METHOD_LAST; i++) {
         assert_string_not_equal(msg_method_name((msg_method)i), "unknown");
     }
-    assert_string_equal(msg_method_name((msg_method)12), "unknown");
+    assert_string_equal(msg_method_name((msg_method)(MSG_METHOD_LAST + 1)), "unknown");
 }
 
 int main(void)
@@ -166,6 +205,7 @@ int main(void)
         cmocka_unit_test(test_decoding_another_implementation_loses_nothing),
         cmocka_unit_test(test_defaults_come_back),
         cmocka_unit_test(test_full_lists_and_what_does_not_fit),
+        cmocka_unit_test(test_cache_messages_of_every_size),
         cmocka_unit_test(test_text_that_a_peer_would_refuse_is_not_sent),
         cmocka_unit_test(test_a_card_is_small_on_the_wire),
         cmocka_unit_test(test_names),
