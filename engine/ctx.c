@@ -266,7 +266,7 @@ static void list_items(struct eng_ctx *c)
 static void run_member(void *arg, struct eng_member *self)
 {
     struct eng_ctx *c = arg;
-    c->m->arch->forward(c, self);
+    eng_forward_member(c, self);
 }
 
 kvs_status eng_forward(struct eng_ctx *c, struct eng_part *parts, uint32_t part_count, float *logits,

@@ -8,12 +8,11 @@
 #include "engine/arch/arch.h"
 #include "engine/memory.h"
 #include "engine/rope.h"
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define CONTEXT_MAX (1u << 20)
-
-static const struct eng_arch *const archs[] = {&eng_arch_llama};
 
 static kvs_status choose_ops(const char *isa, const struct eng_ops **out, struct kvs_error *err)
 {
@@ -111,13 +110,14 @@ static kvs_status build_rope(const struct mdl_gguf *g, struct eng_model *m, stru
         return s;
     }
     size_t n = (size_t)m->context * (r.dims / 2) * sizeof(float);
-    m->cosines = eng_alloc(n);
-    m->sines = eng_alloc(n);
-    if (m->cosines == NULL || m->sines == NULL) {
+    struct eng_rotation *to = &m->rotation[0];
+    to->cosines = eng_alloc(n);
+    to->sines = eng_alloc(n);
+    if (to->cosines == NULL || to->sines == NULL) {
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for the rotation tables of %u positions", m->context);
     }
     m->bytes += 2 * n;
-    eng_rope_tables(&r, m->context, m->cosines, m->sines);
+    eng_rope_tables(&r, m->context, to->cosines, to->sines);
     return KVS_OK;
 }
 
@@ -131,24 +131,43 @@ static kvs_status check_shape(const struct mdl_tensor *t, uint64_t rows, uint64_
     return KVS_OK;
 }
 
-kvs_status eng_model_matrix(struct eng_model *m, const struct mdl_tensor *t, uint64_t rows, uint64_t cols,
-                            struct eng_weight *w, struct kvs_error *err)
+/* Bytes of one row in the file; 0: not a whole number of blocks. */
+static uint64_t file_row_bytes(mdl_type type, uint64_t cols)
 {
-    kvs_status s = check_shape(t, rows, cols, err);
-    if (s != KVS_OK) {
-        return s;
+    uint32_t weights, bytes;
+    if (!mdl_type_block(type, &weights, &bytes) || cols % weights != 0) {
+        return 0;
     }
+    return cols / weights * bytes;
+}
+
+static kvs_status check_matrix(const struct mdl_tensor *t, uint64_t rows, uint64_t cols, struct kvs_error *err)
+{
     if (!eng_ops_type_known(t->type)) {
         const char *name = mdl_type_name(t->type);
         return kvs_fail(err, KVS_SELF_UNSUPPORTED, "tensor %.*s has type %s, which this build cannot multiply with",
                         (int)t->name.len, t->name.data, name != NULL ? name : "unknown");
     }
-    if (w->data != NULL) {
-        return kvs_fail(err, KVS_SELF_MODEL, "tensor %.*s appears twice", (int)t->name.len, t->name.data);
-    }
-    if (rows > UINT32_MAX - ENG_STRIP || cols > UINT32_MAX / 64 || cols % eng_ops_multiple(t->type) != 0) {
+    if (rows > UINT32_MAX - ENG_STRIP || cols > UINT32_MAX / 64 || cols % eng_ops_multiple(t->type) != 0 ||
+        file_row_bytes(t->type, cols) == 0) {
         return kvs_fail(err, KVS_SELF_MODEL, "tensor %.*s has rows that cannot be packed", (int)t->name.len,
                         t->name.data);
+    }
+    return KVS_OK;
+}
+
+kvs_status eng_model_rows(struct eng_model *m, const struct mdl_tensor *t, uint64_t all_rows, uint64_t first,
+                          uint64_t rows, uint64_t cols, struct eng_weight *w, struct kvs_error *err)
+{
+    kvs_status s = check_shape(t, all_rows, cols, err);
+    if (s == KVS_OK) {
+        s = check_matrix(t, rows, cols, err);
+    }
+    if (s != KVS_OK) {
+        return s;
+    }
+    if (w->data != NULL) {
+        return kvs_fail(err, KVS_SELF_MODEL, "tensor %.*s appears twice", (int)t->name.len, t->name.data);
     }
     w->type = t->type;
     w->rows = (uint32_t)rows;
@@ -159,9 +178,15 @@ kvs_status eng_model_matrix(struct eng_model *m, const struct mdl_tensor *t, uin
     if (w->data == NULL) {
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for tensor %.*s", (int)t->name.len, t->name.data);
     }
-    m->ops->pack(w, t->data);
+    m->ops->pack(w, t->data + first * file_row_bytes(t->type, cols));
     m->bytes += w->bytes;
     return KVS_OK;
+}
+
+kvs_status eng_model_matrix(struct eng_model *m, const struct mdl_tensor *t, uint64_t rows, uint64_t cols,
+                            struct eng_weight *w, struct kvs_error *err)
+{
+    return eng_model_rows(m, t, rows, 0, rows, cols, w, err);
 }
 
 kvs_status eng_model_vector(struct eng_model *m, const struct mdl_tensor *t, uint64_t n, float **out,
@@ -194,12 +219,12 @@ static kvs_status load_tensors(const struct mdl_gguf *g, struct eng_model *m, st
         if (f != NULL && t->data != NULL && mdl_fingerprint_tensor(f, t->data, (size_t)t->bytes) != KVS_OK) {
             return kvs_fail(err, KVS_SELF_INTERNAL, "cannot hash the model file");
         }
-        kvs_status s = m->arch->tensor(m, t, err);
+        kvs_status s = eng_tensor_take(m, t, err);
         if (s != KVS_OK) {
             return s;
         }
     }
-    return m->arch->complete(m, err);
+    return eng_tensors_complete(m, err);
 }
 
 static kvs_status load(const struct mdl_gguf *g, const struct eng_load_options *o, struct eng_model *m,
@@ -223,22 +248,30 @@ static kvs_status load(const struct mdl_gguf *g, const struct eng_load_options *
     if (f != NULL && mdl_fingerprint_end(f, fingerprint_out) != KVS_OK) {
         return kvs_fail(err, KVS_SELF_INTERNAL, "cannot hash the model file");
     }
-    return build_rope(g, m, err);
+    s = build_rope(g, m, err);
+    if (s != KVS_OK) {
+        return s;
+    }
+    for (uint32_t l = 0; l < m->card.layers; l++) {
+        m->layer[l].attention =
+            (struct eng_attention){.scale = 1.0f / sqrtf((float)m->card.key_dim), .window = UINT32_MAX};
+    }
+    return m->arch->setup != NULL ? m->arch->setup(m, err) : KVS_OK;
 }
 
 kvs_status eng_model_load(const struct mdl_gguf *g, const struct mdl_card *card, const struct eng_load_options *o,
                           struct eng_model **out, struct mdl_fingerprint *fingerprint_out, struct kvs_error *err)
 {
-    const struct eng_arch *arch = NULL;
-    for (size_t i = 0; i < sizeof archs / sizeof archs[0]; i++) {
-        arch = strcmp(archs[i]->name, card->arch) == 0 ? archs[i] : arch;
-    }
+    const struct eng_arch *arch = eng_arch_find(card->arch);
     if (arch == NULL) {
-        return kvs_fail(err, KVS_SELF_UNSUPPORTED, "architecture %s is not in this build (it has: llama)", card->arch);
+        char names[160];
+        (void)eng_arch_names(names, sizeof names);
+        return kvs_fail(err, KVS_SELF_UNSUPPORTED, "architecture %s is not in this build (it has: %s)", card->arch,
+                        names);
     }
     uint32_t context = o->context != 0 ? o->context : card->context_length;
     kvs_status s = check_card(card, context, err);
-    if (s == KVS_OK) {
+    if (s == KVS_OK && arch->check != NULL) {
         s = arch->check(g, card, err);
     }
     if (s != KVS_OK) {
@@ -276,22 +309,12 @@ void eng_model_destroy(struct eng_model *m)
     if (m == NULL) {
         return;
     }
-    for (uint32_t i = 0; m->layer != NULL && i < m->card.layers; i++) {
-        struct eng_layer *l = &m->layer[i];
-        uint8_t *data[] = {l->q.data, l->k.data, l->v.data, l->o.data, l->gate.data, l->up.data, l->down.data};
-        for (size_t j = 0; j < sizeof data / sizeof data[0]; j++) {
-            free(data[j]);
-        }
-        free(l->attn_norm);
-        free(l->ffn_norm);
-    }
+    eng_tensors_free(m);
     free(m->layer);
-    free(m->embed.data);
-    free(m->output.data);
-    free(m->output_norm);
-    free(m->rope_freqs);
-    free(m->cosines);
-    free(m->sines);
+    for (uint32_t i = 0; i < ENG_ROTATIONS; i++) {
+        free(m->rotation[i].cosines);
+        free(m->rotation[i].sines);
+    }
     free(m);
 }
 

@@ -7,9 +7,32 @@
 #include "engine/engine.h"
 #include "engine/ops/ops.h"
 
+typedef enum eng_activation { ENG_SILU, ENG_GELU, ENG_CLAMPED_SWIGLU } eng_activation;
+
+/* How a layer attends; filled from the card, changed by architectures whose layers differ. */
+struct eng_attention {
+    float scale;       /* of scores */
+    uint32_t window;   /* keys visible, self included; UINT32_MAX: all */
+    uint32_t rotation; /* which of the model's tables, or ENG_ROTATION_NONE */
+};
+#define ENG_ROTATION_NONE UINT32_MAX
+#define ENG_ROTATIONS 2u
+
+/* Fields that a layer's parts (block/tensors.h) do not include stay zero. All data is owned and freed by tensors.c. */
 struct eng_layer {
-    struct eng_weight q, k, v, o, gate, up, down;
-    float *attn_norm, *ffn_norm; /* [width], owned */
+    struct eng_attention attention;
+    struct eng_weight q, k, v, o;
+    float *attn_norm; /* [width] */
+    float *q_bias, *k_bias, *v_bias, *o_bias;
+    float *q_norm, *k_norm;          /* [key_dim], of each head */
+    float *attn_post_norm;           /* [width] */
+    float *ffn_norm, *ffn_post_norm; /* [width] */
+    struct eng_weight gate, up, down;
+};
+
+/* Cosines and sines of every position, [context][dims / 2]. */
+struct eng_rotation {
+    float *cosines, *sines;
 };
 
 struct eng_model {
@@ -21,11 +44,15 @@ struct eng_model {
     struct eng_weight embed, output;
     const struct eng_weight *head; /* output, or embed when tied */
     float *output_norm;
-    float *rope_freqs;      /* [rope.dims / 2] or NULL */
-    float *cosines, *sines; /* [context][rope.dims / 2] */
+    float *rope_freqs; /* [rope.dims / 2] or NULL */
+    struct eng_rotation rotation[ENG_ROTATIONS];
     uint64_t bytes;
 };
 
+/* Packs `rows` rows from row `first` on of a matrix that has all_rows of them into *w. */
+KVS_MUST_CHECK kvs_status eng_model_rows(struct eng_model *m, const struct mdl_tensor *t, uint64_t all_rows,
+                                         uint64_t first, uint64_t rows, uint64_t cols, struct eng_weight *w,
+                                         struct kvs_error *err);
 /* Packs a matrix of the given shape into *w; a vector of n floats into *out. Errors name the tensor. */
 KVS_MUST_CHECK kvs_status eng_model_matrix(struct eng_model *m, const struct mdl_tensor *t, uint64_t rows,
                                            uint64_t cols, struct eng_weight *w, struct kvs_error *err);

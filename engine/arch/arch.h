@@ -1,24 +1,29 @@
-/* arch.h - what an architecture file provides: which tensors it wants and one forward pass composed of ops.
+/* arch.h - what an architecture file provides: the parts of its layers and one layer's pass composed of blocks.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_ENGINE_ARCH_ARCH_H
 #define KVS_ENGINE_ARCH_ARCH_H
 
-#include "engine/ctx.h"
-#include "engine/model.h"
-#include "engine/team.h"
+#include "engine/block/block.h"
+#include "engine/block/tensors.h"
 
 struct eng_arch {
     const char *name;
-    /* Refuses what the file asks for and this build has not (experts, ...), before any tensor is read. */
+    /* Which tensors layer `layer` must and may have. */
+    struct eng_parts (*parts)(const struct mdl_card *card, uint32_t layer);
+    /* NULL or: refuses what the file asks for and this build has not, before any tensor is read. */
     kvs_status (*check)(const struct mdl_gguf *g, const struct mdl_card *card, struct kvs_error *err);
-    /* Takes one tensor of the file; a name it does not know is an error. */
-    kvs_status (*tensor)(struct eng_model *m, const struct mdl_tensor *t, struct kvs_error *err);
-    /* After the last tensor: everything there? Sets m->head. */
-    kvs_status (*complete)(struct eng_model *m, struct kvs_error *err);
-    /* One member's share of a step; runs on all members at once. */
-    void (*forward)(struct eng_ctx *c, struct eng_member *self);
+    /* NULL or: after all tensors and tables are there, the layers' settings (struct eng_attention) that differ from the
+     * card's. */
+    kvs_status (*setup)(struct eng_model *m, struct kvs_error *err);
+    /* One layer on one member; all members call it together. */
+    void (*layer)(struct eng_run *r, uint32_t layer);
+    eng_activation activation; /* between gate and up */
 };
 
 extern const struct eng_arch eng_arch_llama;
+
+/* The table of all of them; NULL: not there. names: their list for error messages. */
+const struct eng_arch *eng_arch_find(const char *name);
+size_t eng_arch_names(char *out, size_t cap);
 
 #endif

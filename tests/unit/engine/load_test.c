@@ -88,7 +88,7 @@ static void test_refusals_name_the_tensor(void **state)
         kvs_status status;
         const char *text;
     } cases[] = {
-        {COUNT, {"blk.0.attn_q.bias", MDL_F32, 0, W}, KVS_SELF_UNSUPPORTED, "blk.0.attn_q.bias"},
+        {COUNT, {"blk.0.attn_q_norm.weight", MDL_F32, 0, W}, KVS_SELF_UNSUPPORTED, "blk.0.attn_q_norm.weight"},
         {COUNT, {"blk.1.attn_q.weight", MDL_F32, W, W}, KVS_SELF_MODEL, "blk.1.attn_q.weight"},
         {COUNT, {"blk..attn_q.weight", MDL_F32, W, W}, KVS_SELF_UNSUPPORTED, "blk..attn_q.weight"},
         {COUNT,

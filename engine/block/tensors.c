@@ -1,0 +1,208 @@
+/* tensors.c - see tensors.h.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include "engine/block/tensors.h"
+#include "engine/arch/arch.h"
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum extent_of { ONE, WIDTH, HEADS_Q, HEADS_K, HEADS_V, HEADS_O, KEY, FF } extent_of;
+
+/* QKV and GATE_UP: several matrices of the layer one above the other. */
+typedef enum slot_form { VECTOR, MATRIX, QKV, GATE_UP } slot_form;
+
+static const struct slot {
+    const char *name;
+    uint32_t part;
+    slot_form form;
+    size_t offset; /* of the field; of a fused form: the field by which its presence is told */
+    extent_of rows, cols;
+} slots[] = {
+#define AT(field) offsetof(struct eng_layer, field)
+    {"attn_norm.weight", ENG_PART_NORM, VECTOR, AT(attn_norm), ONE, WIDTH},
+    {"attn_q.weight", ENG_PART_ATTENTION, MATRIX, AT(q), HEADS_Q, WIDTH},
+    {"attn_k.weight", ENG_PART_ATTENTION, MATRIX, AT(k), HEADS_K, WIDTH},
+    {"attn_v.weight", ENG_PART_ATTENTION, MATRIX, AT(v), HEADS_V, WIDTH},
+    {"attn_qkv.weight", ENG_PART_ATTENTION, QKV, AT(q), ONE, WIDTH},
+    {"attn_output.weight", ENG_PART_ATTENTION, MATRIX, AT(o), WIDTH, HEADS_O},
+    {"attn_q.bias", ENG_PART_QKV_BIAS, VECTOR, AT(q_bias), ONE, HEADS_Q},
+    {"attn_k.bias", ENG_PART_QKV_BIAS, VECTOR, AT(k_bias), ONE, HEADS_K},
+    {"attn_v.bias", ENG_PART_QKV_BIAS, VECTOR, AT(v_bias), ONE, HEADS_V},
+    {"attn_output.bias", ENG_PART_O_BIAS, VECTOR, AT(o_bias), ONE, WIDTH},
+    {"attn_q_norm.weight", ENG_PART_QK_NORM, VECTOR, AT(q_norm), ONE, KEY},
+    {"attn_k_norm.weight", ENG_PART_QK_NORM, VECTOR, AT(k_norm), ONE, KEY},
+    {"ffn_norm.weight", ENG_PART_FFN_NORM, VECTOR, AT(ffn_norm), ONE, WIDTH},
+    {"ffn_gate.weight", ENG_PART_FFN, MATRIX, AT(gate), FF, WIDTH},
+    {"ffn_up.weight", ENG_PART_FFN, MATRIX, AT(up), FF, WIDTH},
+    {"ffn_up.weight", ENG_PART_FFN_FUSED, GATE_UP, AT(gate), FF, WIDTH},
+    {"ffn_down.weight", ENG_PART_FFN | ENG_PART_FFN_FUSED, MATRIX, AT(down), WIDTH, FF},
+    {"post_attention_norm.weight", ENG_PART_POST_NORMS, VECTOR, AT(attn_post_norm), ONE, WIDTH},
+    {"post_ffw_norm.weight", ENG_PART_POST_NORMS, VECTOR, AT(ffn_post_norm), ONE, WIDTH},
+#undef AT
+};
+#define SLOTS (sizeof slots / sizeof slots[0])
+
+static uint64_t extent(const struct mdl_card *c, extent_of d)
+{
+    switch (d) {
+    case ONE: return 1;
+    case WIDTH: return c->width;
+    case HEADS_Q: return (uint64_t)c->heads * c->key_dim;
+    case HEADS_K: return (uint64_t)c->kv_heads * c->key_dim;
+    case HEADS_V: return (uint64_t)c->kv_heads * c->value_dim;
+    case HEADS_O: return (uint64_t)c->heads * c->value_dim;
+    case KEY: return c->key_dim;
+    case FF: return c->ff;
+    }
+    return 0;
+}
+
+static void *field_of(struct eng_layer *l, const struct slot *s)
+{
+    return (uint8_t *)l + s->offset;
+}
+
+static const void *data_of(struct eng_layer *l, const struct slot *s)
+{
+    if (s->form == VECTOR) {
+        return *(float **)field_of(l, s);
+    }
+    return ((const struct eng_weight *)field_of(l, s))->data;
+}
+
+static bool is(struct mdl_str s, const char *text)
+{
+    return s.len == strlen(text) && memcmp(s.data, text, s.len) == 0;
+}
+
+/* "blk.12.attn_q.weight" -> 12 and "attn_q.weight"; false for another form. */
+static bool block_name(struct mdl_str name, uint32_t *layer_out, struct mdl_str *rest_out)
+{
+    size_t i = 4;
+    if (name.len < 7 || memcmp(name.data, "blk.", 4) != 0) {
+        return false;
+    }
+    uint32_t layer = 0;
+    for (; i < name.len && i < 9 && name.data[i] >= '0' && name.data[i] <= '9'; i++) {
+        layer = layer * 10 + (uint32_t)(name.data[i] - '0');
+    }
+    if (i == 4 || i >= name.len || name.data[i] != '.') {
+        return false;
+    }
+    *layer_out = layer;
+    *rest_out = (struct mdl_str){.data = name.data + i + 1, .len = name.len - i - 1};
+    return true;
+}
+
+static kvs_status unknown(const struct eng_model *m, const struct mdl_tensor *t, struct kvs_error *err)
+{
+    return kvs_fail(err, KVS_SELF_UNSUPPORTED, "tensor %.*s is not known to architecture %s of this build",
+                    (int)t->name.len, t->name.data, m->arch->name);
+}
+
+static kvs_status take_qkv(struct eng_model *m, struct eng_layer *l, const struct mdl_tensor *t, struct kvs_error *err)
+{
+    const struct mdl_card *c = &m->card;
+    uint64_t q = extent(c, HEADS_Q), k = extent(c, HEADS_K), v = extent(c, HEADS_V), all = q + k + v;
+    kvs_status s = eng_model_rows(m, t, all, 0, q, c->width, &l->q, err);
+    if (s == KVS_OK) {
+        s = eng_model_rows(m, t, all, q, k, c->width, &l->k, err);
+    }
+    return s == KVS_OK ? eng_model_rows(m, t, all, q + k, v, c->width, &l->v, err) : s;
+}
+
+static kvs_status take(struct eng_model *m, struct eng_layer *l, const struct slot *s, const struct mdl_tensor *t,
+                       struct kvs_error *err)
+{
+    const struct mdl_card *c = &m->card;
+    uint64_t rows = extent(c, s->rows), cols = extent(c, s->cols);
+    void *field = field_of(l, s);
+    switch (s->form) {
+    case VECTOR: return eng_model_vector(m, t, cols, field, err);
+    case MATRIX: return eng_model_matrix(m, t, rows, cols, field, err);
+    case QKV: return take_qkv(m, l, t, err);
+    case GATE_UP: {
+        kvs_status st = eng_model_rows(m, t, 2 * rows, 0, rows, cols, &l->gate, err);
+        return st == KVS_OK ? eng_model_rows(m, t, 2 * rows, rows, rows, cols, &l->up, err) : st;
+    }
+    }
+    return KVS_SELF_INTERNAL;
+}
+
+static kvs_status layer_tensor(struct eng_model *m, uint32_t layer, struct mdl_str rest, const struct mdl_tensor *t,
+                               struct kvs_error *err)
+{
+    if (layer >= m->card.layers) {
+        return kvs_fail(err, KVS_SELF_MODEL, "tensor %.*s is beyond the last of %u layers", (int)t->name.len,
+                        t->name.data, m->card.layers);
+    }
+    struct eng_parts parts = m->arch->parts(&m->card, layer);
+    for (size_t i = 0; i < SLOTS; i++) {
+        if ((slots[i].part & (parts.must | parts.may)) != 0 && is(rest, slots[i].name)) {
+            return take(m, &m->layer[layer], &slots[i], t, err);
+        }
+    }
+    return unknown(m, t, err);
+}
+
+kvs_status eng_tensor_take(struct eng_model *m, const struct mdl_tensor *t, struct kvs_error *err)
+{
+    const struct mdl_card *c = &m->card;
+    uint32_t layer;
+    struct mdl_str rest;
+    if (block_name(t->name, &layer, &rest)) {
+        return layer_tensor(m, layer, rest, t, err);
+    }
+    if (is(t->name, "token_embd.weight")) {
+        return eng_model_matrix(m, t, c->vocab, c->width, &m->embed, err);
+    }
+    if (is(t->name, "output.weight")) {
+        return eng_model_matrix(m, t, c->vocab, c->width, &m->output, err);
+    }
+    if (is(t->name, "output_norm.weight")) {
+        return eng_model_vector(m, t, c->width, &m->output_norm, err);
+    }
+    if (is(t->name, "rope_freqs.weight")) {
+        return eng_model_vector(m, t, c->rope.dims / 2, &m->rope_freqs, err);
+    }
+    return unknown(m, t, err);
+}
+
+kvs_status eng_tensors_complete(struct eng_model *m, struct kvs_error *err)
+{
+    for (uint32_t l = 0; l < m->card.layers; l++) {
+        uint32_t must = m->arch->parts(&m->card, l).must;
+        for (size_t i = 0; i < SLOTS; i++) {
+            if ((slots[i].part & must) != 0 && slots[i].form != QKV && data_of(&m->layer[l], &slots[i]) == NULL) {
+                return kvs_fail(err, KVS_SELF_MODEL, "tensor blk.%u.%s is missing", l, slots[i].name);
+            }
+        }
+    }
+    if (m->embed.data == NULL || m->output_norm == NULL) {
+        return kvs_fail(err, KVS_SELF_MODEL, "tensor %s is missing",
+                        m->embed.data == NULL ? "token_embd.weight" : "output_norm.weight");
+    }
+    m->head = m->output.data != NULL ? &m->output : &m->embed;
+    return KVS_OK;
+}
+
+void eng_tensors_free(struct eng_model *m)
+{
+    for (uint32_t i = 0; m->layer != NULL && i < m->card.layers; i++) {
+        struct eng_layer *l = &m->layer[i];
+        for (size_t j = 0; j < SLOTS; j++) {
+            if (slots[j].form == VECTOR) {
+                float **v = field_of(l, &slots[j]);
+                free(*v);
+                *v = NULL;
+            } else if (slots[j].form == MATRIX) {
+                struct eng_weight *w = field_of(l, &slots[j]);
+                free(w->data);
+                w->data = NULL;
+            }
+        }
+    }
+    free(m->embed.data);
+    free(m->output.data);
+    free(m->output_norm);
+    free(m->rope_freqs);
+}

@@ -1,0 +1,34 @@
+/* tensors.h - from names in the file to fields of a layer: one table for all architectures, cut into parts.
+ *
+ * An architecture says which parts a layer must have and which it may have. A tensor of a part that the layer cannot have
+ * is an error by name; so is a missing one. Fused tensors (attn_qkv, ffn_up with the gate in its first half) are taken
+ * apart by rows, so that nothing behind this file knows them.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVS_ENGINE_BLOCK_TENSORS_H
+#define KVS_ENGINE_BLOCK_TENSORS_H
+
+#include "engine/model.h"
+
+enum {
+    ENG_PART_NORM = 1u << 0,       /* attn_norm: input norm of the layer */
+    ENG_PART_ATTENTION = 1u << 1,  /* attn_q, attn_k, attn_v or attn_qkv; attn_output */
+    ENG_PART_QKV_BIAS = 1u << 2,   /* their biases */
+    ENG_PART_O_BIAS = 1u << 3,     /* attn_output.bias */
+    ENG_PART_QK_NORM = 1u << 4,    /* attn_q_norm, attn_k_norm [head dim] */
+    ENG_PART_FFN_NORM = 1u << 5,   /* ffn_norm */
+    ENG_PART_FFN = 1u << 6,        /* ffn_gate, ffn_up, ffn_down */
+    ENG_PART_FFN_FUSED = 1u << 7,  /* ffn_up with 2 * ff rows, gate first; ffn_down */
+    ENG_PART_POST_NORMS = 1u << 8, /* post_attention_norm, post_ffw_norm: of a branch before it is added */
+};
+
+struct eng_parts {
+    uint32_t must, may;
+};
+
+/* Takes one tensor of the file; a name that the layer's parts do not have is an error. */
+KVS_MUST_CHECK kvs_status eng_tensor_take(struct eng_model *m, const struct mdl_tensor *t, struct kvs_error *err);
+/* After the last tensor: everything there? Sets m->head. */
+KVS_MUST_CHECK kvs_status eng_tensors_complete(struct eng_model *m, struct kvs_error *err);
+void eng_tensors_free(struct eng_model *m);
+
+#endif
