@@ -21,8 +21,8 @@
 #define ENG_SEGMENT 512u
 #define ENG_BLOCK 32u           /* activations that share one scale */
 #define ENG_ATTN_ROWS 64u       /* most query rows of one attention task */
-#define ENG_SCORE_LIMIT 0x1p56f /* |q| and |k| stay below, so that no score can overflow (key_dim <= 512) */
-#define ENG_HEAD_DIM_MAX 512u
+#define ENG_SCORE_LIMIT 0x1p56f /* |q| and |k| stay below, so that no score can overflow (key_dim <= 1024) */
+#define ENG_HEAD_DIM_MAX 1024u
 
 /* A matrix of `rows` outputs by `cols` inputs, packed. */
 struct eng_weight {
@@ -49,6 +49,7 @@ struct eng_kv_view {
     uint32_t block_tokens, block_shift; /* a power of two and its logarithm */
     uint32_t key_dim, value_dim;
     kvc_type type;
+    bool latent; /* rows of key_dim elements, [token][key_dim]; the values are the first value_dim of them */
 };
 
 /* Query rows of one attention task: positions rise and lie in one tile. */
@@ -104,7 +105,7 @@ struct eng_ops {
     void (*matmul)(const struct eng_weight *w, uint32_t strip, const struct eng_acts *a, uint32_t rows, float *y,
                    size_t y_stride, struct eng_scratch *s);
 
-    /* Attention. k and v hold one head's values; attend: keys first_key .. min(first_key + 511, pos) of each row. */
+    /* Attention. k and v hold one head's values (latent: v is not looked at); attend: keys first_key .. min(first_key + 511, pos) of each row. */
     void (*kv_write)(const struct eng_kv_view *kv, uint32_t pos, const float *k, const float *v);
     void (*attend)(const struct eng_kv_view *kv, uint32_t first_key, const struct eng_attn_rows *r,
                    struct eng_scratch *s);

@@ -223,6 +223,18 @@ static void tile_gather(const struct eng_kv_view *kv, uint32_t t0, uint32_t keys
     *out = (struct tile){.k = s->k_tile, .v = s->v_tile, .k_stride = ENG_TILE, .v_stride = kv->value_dim};
 }
 
+static struct tile tile_latent(const struct eng_kv_view *kv, uint32_t t0, uint32_t keys, struct eng_scratch *s)
+{
+    bool in_place = kv->type == KVC_F32 && kv->block_tokens >= ENG_TILE;
+    struct tile t = {.k = s->k_tile, .v = s->v_tile, .k_stride = ENG_TILE, .v_stride = kv->value_dim};
+    eng_avx2_latent_tile(kv, t0, keys, s->k_tile, in_place ? NULL : s->v_tile);
+    if (in_place) {
+        t.v = eng_kv_page(kv, t0 >> kv->block_shift) + (size_t)(t0 & (kv->block_tokens - 1)) * kv->key_dim * 4;
+        t.v_stride = kv->key_dim;
+    }
+    return t;
+}
+
 static void widen(const uint16_t *from, size_t stride, uint32_t rows, uint32_t n, float *to)
 {
     for (uint32_t r = 0; r < rows; r++, from += stride, to += n) {
@@ -240,6 +252,9 @@ static struct tile tile_of(const struct eng_kv_view *kv, uint32_t t0, uint32_t k
                            struct eng_scratch *s)
 {
     struct tile t;
+    if (kv->latent) {
+        return tile_latent(kv, t0, keys, s);
+    }
     if (kv->block_tokens < ENG_TILE) {
         tile_gather(kv, t0, keys, s, &t);
         return t;

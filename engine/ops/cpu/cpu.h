@@ -51,6 +51,8 @@ void eng_avx2_conv1d(const struct eng_conv *c, uint32_t first, uint32_t count);
 void eng_avx2_scan(const struct eng_scan *s, uint32_t first, uint32_t count);
 void eng_avx2_scan_heads(const struct eng_scan *s, uint32_t first, uint32_t count);
 
+/* Latent keys t0 .. t0 + keys - 1 as k_tile[key_dim][ENG_TILE], zero past them; v_tile[keys][value_dim] when not NULL. */
+void eng_avx2_latent_tile(const struct eng_kv_view *kv, uint32_t t0, uint32_t keys, float *k_tile, float *v_tile);
 void eng_avx2_kv_write(const struct eng_kv_view *kv, uint32_t pos, const float *k, const float *v);
 void eng_avx2_attend(const struct eng_kv_view *kv, uint32_t first_key, const struct eng_attn_rows *r,
                      struct eng_scratch *s);

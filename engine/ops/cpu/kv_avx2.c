@@ -37,7 +37,11 @@ void eng_avx2_kv_write(const struct eng_kv_view *kv, uint32_t pos, const float *
 {
     void *page = eng_kv_page(kv, pos >> kv->block_shift);
     uint32_t t = pos & (kv->block_tokens - 1);
-    if (kv->type == KVC_F16) {
+    if (kv->latent && kv->type == KVC_F16) {
+        narrow(k, kv->key_dim, (uint16_t *)page + (size_t)t * kv->key_dim);
+    } else if (kv->latent) {
+        memcpy((float *)page + (size_t)t * kv->key_dim, k, kv->key_dim * sizeof *k);
+    } else if (kv->type == KVC_F16) {
         write_f16(kv, page, t, k, v);
     } else {
         write_f32(kv, page, t, k, v);

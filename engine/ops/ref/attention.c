@@ -29,12 +29,15 @@ static void element_set(uint8_t *p, kvc_type type, uint64_t index, float v)
 
 static uint64_t key_index(const struct eng_kv_view *kv, uint32_t pos, uint32_t dim)
 {
-    return (uint64_t)dim * kv->block_tokens + pos % kv->block_tokens;
+    return kv->latent ? (uint64_t)(pos % kv->block_tokens) * kv->key_dim + dim
+                      : (uint64_t)dim * kv->block_tokens + pos % kv->block_tokens;
 }
 
 static uint64_t value_index(const struct eng_kv_view *kv, uint32_t pos, uint32_t dim)
 {
-    return (uint64_t)kv->block_tokens * kv->key_dim + (uint64_t)(pos % kv->block_tokens) * kv->value_dim + dim;
+    return kv->latent
+               ? key_index(kv, pos, dim)
+               : (uint64_t)kv->block_tokens * kv->key_dim + (uint64_t)(pos % kv->block_tokens) * kv->value_dim + dim;
 }
 
 void eng_ref_kv_write(const struct eng_kv_view *kv, uint32_t pos, const float *k, const float *v)
@@ -43,7 +46,7 @@ void eng_ref_kv_write(const struct eng_kv_view *kv, uint32_t pos, const float *k
     for (uint32_t d = 0; d < kv->key_dim; d++) {
         element_set(p, kv->type, key_index(kv, pos, d), k[d]);
     }
-    for (uint32_t d = 0; d < kv->value_dim; d++) {
+    for (uint32_t d = 0; !kv->latent && d < kv->value_dim; d++) {
         element_set(p, kv->type, value_index(kv, pos, d), v[d]);
     }
 }

@@ -204,7 +204,7 @@ static void test_attention(void **state)
     struct kvs_rng r = {.state = 51};
     static const uint32_t lasts[] = {0, 1, 15, 16, 31, 40, 62, 63, 64, 100, 127, 128, 500, 511, 512, 600, 1030};
     static const uint32_t dims[] = {1, 4, 8, 16, 20, 24, 32, 33, 64, 72, 128};
-    for (uint32_t i = 0; i < 300; i++) {
+    for (uint32_t i = 0; i < 400; i++) {
         struct attn_case c = {.key_dim = dims[kvs_rng_below(&r, 11)],
                               .value_dim = dims[kvs_rng_below(&r, 11)],
                               .block_tokens = 1u << kvs_rng_below(&r, 10),
@@ -214,6 +214,11 @@ static void test_attention(void **state)
                               .type = i % 2 ? KVC_F16 : KVC_F32,
                               .values = i % 5 == 0 ? KIND_WIDE : KIND_PLAIN,
                               .seed = kvs_rng_next(&r)};
+        if (i >= 300) { /* rows of one latent, 576 as large models have it once */
+            c.latent = true;
+            c.key_dim = i == 300 ? 576 : c.key_dim;
+            c.value_dim = i == 300 ? 512 : c.value_dim < c.key_dim ? c.value_dim : c.key_dim;
+        }
         size_t n = (size_t)c.count * c.value_dim, page_bytes[2];
         float *out[2] = {calloc(n, 4), calloc(n, 4)};
         uint8_t *pages[2];
@@ -221,8 +226,9 @@ static void test_attention(void **state)
             ops_attention(tables[t], &c, out[t], &pages[t], &page_bytes[t]);
             assert_memory_equal(pages[t], pages[0], page_bytes[0]);
             if (memcmp(out[t], out[0], n * 4) != 0) {
-                fail_msg("%s differs: dims %u %u, block %u, last %u, rows %u, %s", tables[t]->name, c.key_dim,
-                         c.value_dim, c.block_tokens, c.last, c.count, kvc_type_name(c.type));
+                fail_msg("%s differs: %s dims %u %u, block %u, last %u, rows %u, %s", tables[t]->name,
+                         c.latent ? "latent" : "", c.key_dim, c.value_dim, c.block_tokens, c.last, c.count,
+                         kvc_type_name(c.type));
             }
         }
         for (uint32_t t = 0; t < table_count; t++) {
@@ -230,6 +236,33 @@ static void test_attention(void **state)
         }
         free(out[0]);
         free(out[1]);
+    }
+}
+
+/* A latent page is another place for the same numbers. */
+static void test_latent_equals_shared_keys(void **state)
+{
+    (void)state;
+    struct kvs_rng r = {.state = 53};
+    for (uint32_t i = 0; i < 60; i++) {
+        float out[2][9 * 40];
+        struct attn_case c = {.key_dim = 40 + (uint32_t)kvs_rng_below(&r, 30),
+                              .value_dim = 1 + (uint32_t)kvs_rng_below(&r, 40),
+                              .block_tokens = 1u << kvs_rng_below(&r, 10),
+                              .last = (uint32_t)kvs_rng_below(&r, 700),
+                              .count = 9,
+                              .heads = 3,
+                              .type = i % 2 ? KVC_F16 : KVC_F32,
+                              .values = KIND_PLAIN,
+                              .seed = kvs_rng_next(&r),
+                              .shared = true};
+        for (uint32_t t = 0; t < table_count; t++) {
+            c.latent = false;
+            ops_attention(tables[t], &c, out[0], NULL, NULL);
+            c.latent = true;
+            ops_attention(tables[t], &c, out[1], NULL, NULL);
+            assert_memory_equal(out[0], out[1], (size_t)c.count * c.value_dim * 4);
+        }
     }
 }
 
@@ -315,6 +348,7 @@ int main(void)
         cmocka_unit_test(test_rope),
         cmocka_unit_test(test_exp),
         cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_latent_equals_shared_keys),
         cmocka_unit_test(test_attention_ignores_block_size),
         cmocka_unit_test(test_blocks_equal_gguf_package),
     };

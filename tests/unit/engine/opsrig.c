@@ -194,7 +194,11 @@ static void write_keys(const struct eng_ops *ops, const struct eng_kv_view *kv, 
     float k[ENG_HEAD_DIM_MAX], v[ENG_HEAD_DIM_MAX];
     for (uint32_t p = 0; p <= c->last; p++) {
         ops_fill(r, k, c->key_dim, c->values);
-        ops_fill(r, v, c->value_dim, c->values);
+        if (c->latent || c->shared) {
+            memcpy(v, k, c->value_dim * sizeof *v);
+        } else {
+            ops_fill(r, v, c->value_dim, c->values);
+        }
         ops->kv_write(kv, p, k, v);
     }
 }
@@ -218,7 +222,8 @@ void ops_attention(const struct eng_ops *ops, const struct attn_case *c, float *
 {
     struct kvs_rng r = {.state = c->seed};
     uint32_t blocks = c->last / c->block_tokens + 1, shift = 0;
-    size_t page_bytes = (size_t)c->block_tokens * (c->key_dim + c->value_dim) * (c->type == KVC_F16 ? 2 : 4);
+    size_t page_bytes =
+        (size_t)c->block_tokens * (c->key_dim + (c->latent ? 0 : c->value_dim)) * (c->type == KVC_F16 ? 2 : 4);
     uint8_t *pages = calloc(blocks, page_bytes); /* exactly as long as needed: a sanitizer sees a step beyond */
     uint32_t *table = calloc(blocks, sizeof *table);
     while (1u << shift < c->block_tokens) {
@@ -234,7 +239,8 @@ void ops_attention(const struct eng_ops *ops, const struct attn_case *c, float *
                              .block_shift = shift,
                              .key_dim = c->key_dim,
                              .value_dim = c->value_dim,
-                             .type = c->type};
+                             .type = c->type,
+                             .latent = c->latent};
     float *q = calloc((size_t)c->count * c->key_dim, sizeof *q);
     struct eng_attn_rows rows;
     struct eng_scratch *s = ops_scratch(c->key_dim, c->value_dim);

@@ -33,6 +33,8 @@ void ops_scratch_free(struct eng_scratch *s);
 struct attn_case {
     uint32_t key_dim, value_dim, block_tokens, last, count, heads;
     kvc_type type;
+    bool shared; /* a value is the first value_dim numbers of its key; value_dim is at most key_dim */
+    bool latent; /* the same, kept in a latent page */
     kind values;
     uint64_t seed;
 };
