@@ -8,20 +8,26 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define LAYERS_MAX 1024u
 #define WIDTH_MAX 262144u
 #define HEADS_MAX 4096u
 #define HEAD_DIM_MAX 4096u
 #define FF_MAX 4194304u
 #define VOCAB_MAX 16777216u
 #define CONTEXT_MAX 16777216u
+#define STATE_MAX 4096u
 #define KEY_CAP 96u
 
-static const char *const known_archs[] = {"llama"};
+/* How an architecture's layers remember. */
+typedef enum memory { ATTENTION, LATENT, STATE_ONLY, STATE_OR_ATTENTION, STATE_AND_ATTENTION } memory;
+static const struct known_arch {
+    const char *name;
+    memory memory;
+} known_archs[] = {{"llama", ATTENTION}, {"mamba", STATE_ONLY}, {"mamba2", STATE_ONLY}};
 
 struct reader {
     const struct mdl_gguf *g;
     const char *arch;
+    memory memory;
     struct kvs_error *err;
 };
 
@@ -104,52 +110,147 @@ static void copy_text(char *out, size_t cap, struct mdl_str s)
     out[n] = '\0';
 }
 
-static kvs_status read_arch(struct mdl_card *c, const struct mdl_gguf *g, struct kvs_error *err)
+static kvs_status read_arch(struct mdl_card *c, const struct mdl_gguf *g, memory *memory_out, struct kvs_error *err)
 {
     struct mdl_str s;
-    char known[128] = "";
+    char known[224] = "";
     size_t len = 0;
     if (!mdl_gguf_str(g, "general.architecture", &s))
         return kvs_fail(err, KVS_SELF_MODEL, "general.architecture: absent, or not a string");
     copy_text(c->arch, sizeof c->arch, s);
     for (size_t i = 0; i < sizeof known_archs / sizeof known_archs[0]; i++) {
-        if (str_is(s, known_archs[i]))
+        if (str_is(s, known_archs[i].name)) {
+            *memory_out = known_archs[i].memory;
             return KVS_OK;
-        len += kvs_format(known + len, sizeof known - len, "%s%s", i > 0 ? ", " : "", known_archs[i]);
+        }
+        len += kvs_format(known + len, sizeof known - len, "%s%s", i > 0 ? ", " : "", known_archs[i].name);
     }
     return kvs_fail(err, KVS_SELF_MODEL, "general.architecture: '%s' is not supported by this build (supported: %s)",
                     c->arch, known);
 }
 
-static kvs_status read_shape(struct mdl_card *c, const struct reader *r)
+/* Keys of recurrent layers. */
+static kvs_status read_state(struct mdl_card *c, const struct reader *r)
 {
-    double eps = 1e-5;
-    kvs_status s = need_u32(r, "block_count", LAYERS_MAX, &c->layers);
+    uint32_t heads = 0;
+    c->ssm.groups = 1;
+    kvs_status s = need_u32(r, "ssm.conv_kernel", STATE_MAX, &c->ssm.conv_kernel);
     if (s == KVS_OK)
-        s = need_u32(r, "embedding_length", WIDTH_MAX, &c->width);
+        s = need_u32(r, "ssm.inner_size", WIDTH_MAX, &c->ssm.inner);
     if (s == KVS_OK)
-        s = layered_u32(r, "attention.head_count", HEADS_MAX, true, c->layers, &c->heads);
+        s = need_u32(r, "ssm.state_size", STATE_MAX, &c->ssm.state_size);
+    if (s == KVS_OK)
+        s = need_u32(r, "ssm.time_step_rank", WIDTH_MAX, &heads);
+    if (s == KVS_OK)
+        s = optional_u32(r, "ssm.group_count", WIDTH_MAX, &c->ssm.groups);
+    if (s != KVS_OK)
+        return s;
+    c->ssm.heads = heads;
+    c->ssm.per_channel = strcmp(c->arch, "mamba") == 0;
+    if (!c->ssm.per_channel && (c->ssm.inner % heads != 0 || heads % c->ssm.groups != 0))
+        return kvs_fail(r->err, KVS_SELF_MODEL,
+                        "%s.ssm.time_step_rank: %" PRIu32 " heads do not divide %" PRIu32 " channels, or %" PRIu32
+                        " groups them",
+                        c->arch, heads, c->ssm.inner, c->ssm.groups);
+    return KVS_OK;
+}
+
+/* head_count_kv of a hybrid says which layers attend: those where it is not 0. */
+static kvs_status read_hybrid_heads(struct mdl_card *c, const struct reader *r)
+{
+    char key[KEY_CAP];
+    uint64_t count;
+    int64_t v;
+    uint32_t most = 0;
+    if (!mdl_gguf_array(r->g, arch_key(r, "attention.head_count_kv", key), &count) || count != c->layers)
+        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: not one unsigned integer a layer", key);
+    for (uint32_t i = 0; i < c->layers; i++) {
+        if (!mdl_gguf_array_i64(r->g, key, i, &v) || v < 0 || v > HEADS_MAX || (v != 0 && most != 0 && v != most))
+            return kvs_fail(r->err, KVS_SELF_MODEL, "%s: layers that differ are not supported", key);
+        c->layer[i] = v != 0 ? MDL_LAYER_ATTENTION : MDL_LAYER_STATE;
+        most = v != 0 ? (uint32_t)v : most;
+    }
+    c->kv_heads = most;
+    return most != 0 ? KVS_OK : kvs_fail(r->err, KVS_SELF_MODEL, "%s: no layer attends", key);
+}
+
+/* heads, kv_heads, and what each layer remembers. */
+static kvs_status read_layers(struct mdl_card *c, const struct reader *r)
+{
+    static const uint8_t remembers[] = {MDL_LAYER_ATTENTION, MDL_LAYER_ATTENTION, MDL_LAYER_STATE, 0,
+                                        MDL_LAYER_ATTENTION | MDL_LAYER_STATE};
+    memset(c->layer, remembers[r->memory], c->layers);
+    kvs_status s = r->memory >= STATE_ONLY ? read_state(c, r) : KVS_OK;
+    if (s != KVS_OK || r->memory == STATE_ONLY)
+        return s;
+    s = layered_u32(r, "attention.head_count", HEADS_MAX, true, c->layers, &c->heads);
     if (s != KVS_OK)
         return s;
     c->kv_heads = c->heads;
-    s = layered_u32(r, "attention.head_count_kv", HEADS_MAX, false, c->layers, &c->kv_heads);
-    if (s == KVS_OK)
-        s = layered_u32(r, "feed_forward_length", FF_MAX, true, c->layers, &c->ff);
-    if (s == KVS_OK)
-        s = need_u32(r, "context_length", CONTEXT_MAX, &c->context_length);
-    if (s != KVS_OK)
-        return s;
-    if (c->heads % c->kv_heads != 0)
+    s = r->memory == STATE_OR_ATTENTION
+            ? read_hybrid_heads(c, r)
+            : layered_u32(r, "attention.head_count_kv", HEADS_MAX, false, c->layers, &c->kv_heads);
+    if (s == KVS_OK && c->heads % c->kv_heads != 0)
         return kvs_fail(r->err, KVS_SELF_MODEL,
                         "%s.attention.head_count_kv: %" PRIu32 " does not divide head_count %" PRIu32, c->arch,
                         c->kv_heads, c->heads);
+    return s;
+}
+
+/* A latent: what is cached is a row of kv_rank + rope.dims numbers, as if there were one KV head. */
+static kvs_status read_latent(struct mdl_card *c, const struct reader *r)
+{
+    uint32_t key = c->key_dim, value = c->value_dim, rope = 0;
+    kvs_status s = need_u32(r, "attention.kv_lora_rank", HEAD_DIM_MAX, &c->latent.kv_rank);
+    if (s == KVS_OK)
+        s = need_u32(r, "rope.dimension_count", HEAD_DIM_MAX, &rope);
+    if (s == KVS_OK)
+        s = optional_u32(r, "attention.q_lora_rank", WIDTH_MAX, &c->latent.q_rank);
+    if (s == KVS_OK)
+        s = optional_u32(r, "attention.key_length_mla", HEAD_DIM_MAX, &key);
+    if (s == KVS_OK)
+        s = optional_u32(r, "attention.value_length_mla", HEAD_DIM_MAX, &value);
+    if (s == KVS_OK)
+        s = optional_f64(r, "rope.scaling.yarn_log_multiplier", 0, 100, &c->latent.log_multiplier);
+    if (s != KVS_OK)
+        return s;
+    if (key <= rope)
+        return kvs_fail(r->err, KVS_SELF_MODEL,
+                        "%s.rope.dimension_count: %" PRIu32 " leaves nothing of heads of %" PRIu32, c->arch, rope, key);
+    c->latent.nope_dim = key - rope;
+    c->latent.value_dim = value;
+    c->kv_heads = 1;
+    c->key_dim = c->latent.kv_rank + rope;
+    c->value_dim = c->latent.kv_rank;
+    return KVS_OK;
+}
+
+static kvs_status read_shape(struct mdl_card *c, const struct reader *r)
+{
+    double eps = 1e-5;
+    uint64_t none = 1;
+    char key[KEY_CAP];
+    kvs_status s = need_u32(r, "block_count", MDL_LAYERS_MAX, &c->layers);
+    if (s == KVS_OK)
+        s = need_u32(r, "embedding_length", WIDTH_MAX, &c->width);
+    if (s == KVS_OK)
+        s = read_layers(c, r);
+    if (s == KVS_OK && !(r->memory == STATE_ONLY &&
+                         (!mdl_gguf_u64(r->g, arch_key(r, "feed_forward_length", key), &none) || none == 0)))
+        s = layered_u32(r, "feed_forward_length", FF_MAX, true, c->layers, &c->ff);
+    if (s == KVS_OK)
+        s = need_u32(r, "context_length", CONTEXT_MAX, &c->context_length);
+    if (s == KVS_OK)
+        s = optional_f64(r, "attention.layer_norm_rms_epsilon", 0, 1, &eps);
+    c->norm_eps = (float)eps;
+    if (s != KVS_OK || c->heads == 0)
+        return s;
     c->key_dim = c->value_dim = c->width / c->heads;
     s = optional_u32(r, "attention.key_length", HEAD_DIM_MAX, &c->key_dim);
     if (s == KVS_OK)
         s = optional_u32(r, "attention.value_length", HEAD_DIM_MAX, &c->value_dim);
-    if (s == KVS_OK)
-        s = optional_f64(r, "attention.layer_norm_rms_epsilon", 0, 1, &eps);
-    c->norm_eps = (float)eps;
+    if (s == KVS_OK && r->memory == LATENT)
+        s = read_latent(c, r);
     if (s == KVS_OK && (c->key_dim < 1 || c->key_dim > HEAD_DIM_MAX || c->value_dim < 1 || c->value_dim > HEAD_DIM_MAX))
         return kvs_fail(r->err, KVS_SELF_MODEL,
                         "%s.attention.head_count: heads of %" PRIu32 " dimensions are not possible", c->arch,
@@ -199,7 +300,9 @@ static kvs_status read_rope(struct mdl_card *c, const struct reader *r)
 {
     c->rope.dims = c->key_dim;
     c->rope.base = 10000;
-    c->rope.attn_factor = 1;
+    c->rope.attn_factor = c->rope.factor = 1;
+    if (c->heads == 0)
+        return KVS_OK;
     kvs_status s = optional_u32(r, "rope.dimension_count", HEAD_DIM_MAX, &c->rope.dims);
     if (s == KVS_OK)
         s = optional_f64(r, "rope.freq_base", 1, 1e12, &c->rope.base);
@@ -311,10 +414,11 @@ kvs_status mdl_card_read(const struct mdl_gguf *g, struct mdl_card *out, struct 
     uint64_t experts;
     char key[KEY_CAP];
     memset(&c, 0, sizeof c);
-    kvs_status s = read_arch(&c, g, err);
+    memory m = ATTENTION;
+    kvs_status s = read_arch(&c, g, &m, err);
     if (s != KVS_OK)
         return s;
-    const struct reader r = {g, c.arch, err};
+    const struct reader r = {g, c.arch, m, err};
     if (mdl_gguf_str(g, "general.name", &name))
         copy_text(c.name, sizeof c.name, name);
     if (mdl_gguf_u64(g, arch_key(&r, "expert_count", key), &experts) && experts > 0)

@@ -9,13 +9,31 @@
 
 typedef enum mdl_rope_scaling { MDL_ROPE_NONE, MDL_ROPE_LINEAR, MDL_ROPE_YARN, MDL_ROPE_LONGROPE, MDL_ROPE_FACTORS } mdl_rope_scaling;
 
+#define MDL_LAYERS_MAX 1024u
+/* What a layer remembers of earlier tokens. */
+#define MDL_LAYER_ATTENTION 1u
+#define MDL_LAYER_STATE 2u
+
 struct mdl_card {
     char arch[32];           /* "llama" */
     char name[96];           /* general.name, or "" */
     uint32_t layers, width;  /* block_count, embedding_length */
-    uint32_t heads, kv_heads;
-    uint32_t key_dim, value_dim; /* per head */
-    uint32_t ff;             /* feed_forward_length */
+    uint8_t layer[MDL_LAYERS_MAX];
+    uint32_t heads, kv_heads;    /* 0 where no layer attends; kv_heads is 1 with a latent */
+    uint32_t key_dim, value_dim; /* per head, as cached: with a latent kv_rank + rope.dims and kv_rank */
+    struct {
+        uint32_t q_rank;              /* 0: queries are projected in one step */
+        uint32_t kv_rank;             /* 0: no latent, plain keys and values */
+        uint32_t nope_dim, value_dim; /* per head: what a key has besides its rotated part; a value */
+        double log_multiplier;        /* of the score scale, by the logarithm of the rope factor */
+    } latent;
+    struct {
+        uint32_t conv_kernel, inner, state_size; /* all 0 where no layer has a state */
+        uint32_t heads;                          /* per_channel: rank of the time step */
+        bool per_channel;                        /* mamba: each channel has its own time step; else each head */
+        uint32_t groups;                         /* that share B and C */
+    } ssm;
+    uint32_t ff;             /* feed_forward_length; 0: no layer has a feed-forward part */
     uint32_t vocab;          /* rows of token_embd */
     uint32_t context_length; /* of the file */
     float norm_eps;

@@ -102,8 +102,8 @@ static void test_missing_and_impossible_values(void **state)
     struct head h;
     h = plain, h.arch = NULL;
     refused(begin(&h), "general.architecture: absent");
-    h = plain, h.arch = "mamba";
-    refused(begin(&h), "'mamba' is not supported by this build (supported: llama)");
+    h = plain, h.arch = "rwkv7";
+    refused(begin(&h), "'rwkv7' is not supported by this build (supported: llama,");
     h = plain, h.layers = 0;
     refused(begin(&h), "llama.block_count: absent");
     h = plain, h.layers = 100000;
