@@ -135,6 +135,7 @@ static void act(struct sim *s, const struct rtr_action *a)
     case RTR_ACT_ABORT: act_abort(s, a); break;
     case RTR_ACT_CANCEL: act_cancel(s, a); break;
     case RTR_ACT_PAUSE: act_pause(s, a); break;
+    case RTR_ACT_SNAPSHOT: sim_fail(s, "a hole in cache events that nobody sends"); break;
     case RTR_ACT_TOKEN: sim_client_token(s, a->id, a->choice, a->token); break;
     case RTR_ACT_FINISH: sim_client_over(s, a->id, a->status, a->text, false); break;
     case RTR_ACT_REJECT: sim_client_over(s, a->id, a->status, a->text, true); break;

@@ -249,7 +249,8 @@ uint32_t rtr_index_match(struct rtr_index *ix, const struct kvc_hash *chain, uin
     KVS_ASSERT((chain || !blocks) && blocks_of_slot);
     uint32_t longest = 0;
     memset(blocks_of_slot, 0, ix->workers_max * sizeof(*blocks_of_slot));
-    for (uint32_t i = blocks; i-- > 0;) { /* from the end: the head becomes the newest, the first one seen of a worker is its longest */
+    for (uint32_t i = blocks;
+         i-- > 0;) { /* from the end: the head becomes the newest, the first one seen of a worker is its longest */
         uint32_t key[2];
         key_of(&chain[i], key);
         for (uint32_t n = *bucket_of(ix, key); n; n = loc(ix, n)->next) {

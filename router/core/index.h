@@ -12,7 +12,8 @@
 
 #define RTR_INDEX_LOCATION_BYTES 36u
 #define RTR_INDEX_WORKER_BYTES 16u
-#define RTR_INDEX_BASE_BYTES 256u /* room for what does not grow: with workers_max x WORKER_BYTES it is taken off bytes_max first */
+#define RTR_INDEX_BASE_BYTES \
+    256u /* room for what does not grow: with workers_max x WORKER_BYTES it is taken off bytes_max first */
 #define RTR_INDEX_WORKERS_MAX 65536u
 
 struct rtr_index;
@@ -29,12 +30,14 @@ void rtr_index_destroy(struct rtr_index *ix);
 
 /* The worker has these blocks. Give a chain's blocks from its head on: the head is then forgotten last. Known ones only become newer. */
 void rtr_index_add(struct rtr_index *ix, uint32_t slot, const struct kvc_hash *blocks, uint32_t count);
-void rtr_index_remove(struct rtr_index *ix, uint32_t slot, const struct kvc_hash *blocks, uint32_t count); /* unknown: nothing happens */
+void rtr_index_remove(struct rtr_index *ix, uint32_t slot, const struct kvc_hash *blocks,
+                      uint32_t count); /* unknown: nothing happens */
 /* Between begin and end everything that the worker has is added; what was known before and is not said again goes at the end. Until then
  * both count. A second begin starts anew; an end without a begin does nothing. */
 void rtr_index_snapshot_begin(struct rtr_index *ix, uint32_t slot);
 void rtr_index_snapshot_end(struct rtr_index *ix, uint32_t slot);
-void rtr_index_drop(struct rtr_index *ix, uint32_t slot); /* the worker is gone, or its cache is: all its locations go */
+void rtr_index_drop(struct rtr_index *ix,
+                    uint32_t slot); /* the worker is gone, or its cache is: all its locations go */
 
 /* chain: the hashes of a prompt's complete blocks. Sets blocks_of_slot[0 .. workers_max) to the length in blocks of the longest prefix that
  * each worker is known to have; returns the largest. The deepest known block decides, since a worker's cache has no block without those

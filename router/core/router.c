@@ -9,6 +9,7 @@
 
 #include "base/map.h"
 #include "router/core/admission.h"
+#include "router/core/cached.h"
 #include "router/core/fleet.h"
 #include "router/core/policy.h"
 #include "router/core/request.h"
@@ -30,6 +31,7 @@ struct rec {
 struct rtr {
     struct rtr_config config;
     struct rtr_fleet fleet;
+    struct rtr_cached *cached; /* what the workers' caches hold */
     struct rtr_admission admission;
     struct rtr_req *requests; /* requests_max */
     struct kvs_map *by_id;    /* id -> slot */
@@ -56,6 +58,7 @@ void rtr_config_default(struct rtr_config *c)
     c->deadline_us = 600ull * 1000000;
     c->local_threshold = 64;
     c->placement = MSG_PLACE_AUTO;
+    c->index_bytes = 64u << 20;
     c->resume = true;
     c->deaths_max = 2;
 }
@@ -74,6 +77,7 @@ kvs_status rtr_create(const struct rtr_config *c, struct rtr **out, struct kvs_e
     r->over = calloc(c->requests_max, sizeof(*r->over));
     r->recs = calloc(r->rec_max, sizeof(*r->recs));
     if (!r->requests || !r->over || !r->recs || rtr_fleet_init(&r->fleet, c->workers_max) != KVS_OK ||
+        rtr_cached_create(c->workers_max, c->index_bytes, &r->cached) != KVS_OK ||
         rtr_admission_init(&r->admission, c->requests_max, c->queue_max, c->tokens_max) != KVS_OK ||
         kvs_map_create(c->requests_max, &r->by_id) != KVS_OK)
         goto fail;
@@ -94,6 +98,7 @@ void rtr_destroy(struct rtr *r)
     free(r->over);
     free(r->recs);
     rtr_fleet_fini(&r->fleet);
+    rtr_cached_destroy(r->cached);
     rtr_admission_fini(&r->admission);
     kvs_map_destroy(r->by_id);
     free(r);
@@ -553,10 +558,38 @@ static void on_pause(struct rtr *r, uint64_t id, bool paused)
     }
 }
 
+static uint32_t cache_slot(const struct rtr *r, const struct rtr_worker *w)
+{
+    return (uint32_t)(w - r->fleet.workers);
+}
+
+static void on_worker_up(struct rtr *r, const struct rtr_event *ev)
+{
+    if (rtr_fleet_up(&r->fleet, ev->worker, ev->model, ev->card) != KVS_OK)
+        r->stats.workers_refused++;
+    const struct rtr_worker *w = rtr_fleet_find(&r->fleet, ev->worker);
+    if (w)
+        rtr_cached_up(r->cached, cache_slot(r, w), ev->model, ev->card);
+    r->pump = true;
+}
+
+static void on_cache(struct rtr *r, const struct rtr_event *ev)
+{
+    const struct rtr_worker *w = rtr_fleet_find(&r->fleet, ev->worker);
+    if (w && ev->digest)
+        rtr_cached_digest(r->cached, cache_slot(r, w), ev->digest);
+    if (!w || !ev->cache || rtr_cached_events(r->cached, cache_slot(r, w), ev->cache))
+        return;
+    r->stats.cache_gaps++;
+    push(r, RTR_ACT_SNAPSHOT, 0)->worker = ev->worker;
+}
+
 static void on_worker_down(struct rtr *r, uint64_t key)
 {
-    if (!rtr_fleet_find(&r->fleet, key))
+    const struct rtr_worker *w = rtr_fleet_find(&r->fleet, key);
+    if (!w)
         return;
+    rtr_cached_down(r->cached, cache_slot(r, w));
     rtr_fleet_down(&r->fleet, key);
     for (uint32_t i = 0; i < r->config.requests_max; i++) {
         struct rtr_req *q = &r->requests[i];
@@ -610,11 +643,8 @@ static void on_event(struct rtr *r, const struct rtr_event *ev)
         break;
     case RTR_EV_CHOICE_STOP: on_choice_stop(r, ev->id, ev->choice); break;
     case RTR_EV_PAUSE: on_pause(r, ev->id, ev->flag); break;
-    case RTR_EV_WORKER_UP:
-        if (rtr_fleet_up(&r->fleet, ev->worker, ev->model, ev->card) != KVS_OK)
-            r->stats.workers_refused++;
-        r->pump = true;
-        break;
+    case RTR_EV_WORKER_UP: on_worker_up(r, ev); break;
+    case RTR_EV_CACHE: on_cache(r, ev); break;
     case RTR_EV_WORKER_CARD:
         rtr_fleet_card(&r->fleet, ev->worker, ev->card);
         move_away(r, ev->worker);
@@ -705,7 +735,12 @@ uint64_t rtr_deadline_us(const struct rtr *r)
 
 void rtr_stats(const struct rtr *r, struct rtr_stats *out)
 {
+    struct rtr_index_stats ix;
     *out = r->stats;
+    rtr_index_stats(rtr_cached_index(r->cached), &ix);
+    out->index_blocks = ix.locations;
+    out->index_bytes = ix.bytes;
+    out->index_dropped = ix.dropped;
     for (uint32_t i = 0; i < r->fleet.workers_max; i++) {
         out->outstanding_tokens += r->fleet.workers[i].decode_tokens + r->fleet.workers[i].prefill_tokens;
         out->sequences += r->fleet.workers[i].sequences;

@@ -36,6 +36,7 @@ struct rtr_config {
     uint64_t deadline_us;          /* from EV_REQUEST to the end, unless the request has a nearer one */
     uint32_t local_threshold;      /* prompts up to so many tokens are prefilled on the decode worker */
     msg_placement placement;       /* AUTO: by the threshold; LOCAL, REMOTE: always so, unless the request says otherwise */
+    uint64_t index_bytes;          /* most memory of the index of cached blocks */
     bool resume;                   /* requests that have delivered tokens may go on at another worker */
     uint32_t deaths_max;           /* a request under which so many workers died is given up: it may be what kills them */
 };
@@ -69,6 +70,7 @@ typedef enum rtr_event_type {
     RTR_EV_WORKER_DOWN, /* worker: stream lost, or member gone; the key never comes back */
     RTR_EV_SUSPECT,     /* worker, flag: silent for over a second (true); used only when there is no other */
     RTR_EV_LOAD,        /* worker, load */
+    RTR_EV_CACHE,       /* worker, cache: an item of its cache events; or digest: what etcd says of its cache, until the first event has come */
     RTR_EV_TOKEN,       /* worker, token: one entry of a Tokens item */
     RTR_EV_END,         /* worker, id, attempt, choice, status, text: END of a Generate call */
     RTR_EV_TIMER,       /* time has passed; deadlines are looked at in every step */
@@ -86,6 +88,8 @@ struct rtr_event {
     const struct msg_card *card;
     const struct msg_load *load;
     const struct msg_token *token;
+    const struct msg_cache_events *cache;
+    const struct msg_cache_digest *digest;
 };
 
 typedef enum rtr_action_type {
@@ -93,6 +97,7 @@ typedef enum rtr_action_type {
     RTR_ACT_ABORT,        /* worker, id, attempt: call MSG_ABORT (this attempt and earlier ones, all choices); its END says nothing to the core */
     RTR_ACT_CANCEL,       /* worker, id, attempt, choice: CANCEL that one Generate call; the request's other choices go on */
     RTR_ACT_PAUSE,        /* worker, id, flag: PAUSE (true) or RESUME (false) on the worker's Tokens call */
+    RTR_ACT_SNAPSHOT,     /* worker: its cache events have a hole; end that call and call again */
     RTR_ACT_TOKEN,        /* id, choice, token: deliver; token->finish != RUNNING is the choice's end (STOP or LENGTH only) */
     RTR_ACT_FINISH,       /* id, status, text, retry_after_s: the request is over; OK: every choice has ended */
     RTR_ACT_REJECT,       /* the same, for a request that was never accepted */
@@ -118,6 +123,8 @@ struct rtr_stats {
     uint64_t duplicates, late, gaps;     /* token entries dropped: seen before, of another attempt or worker; and holes found */
     uint64_t replaced;                   /* another attempt before the first token */
     uint64_t resumed, moved;             /* another attempt after it: the worker was lost or gave up; the worker drains */
+    uint64_t index_blocks, index_bytes, index_dropped; /* of the index of cached blocks: locations, memory, thrown out when it was full */
+    uint64_t cache_gaps;                 /* cache events that were missing: a snapshot was asked for */
     uint64_t workers_refused;            /* over workers_max */
     uint64_t outstanding_tokens;         /* given to workers and not yet done, over the whole fleet; 0 when idle */
     uint32_t sequences;                  /* the same, sequences */

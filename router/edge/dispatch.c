@@ -26,6 +26,7 @@ static void perform(struct rtr_dispatch *d, const struct rtr_action *a)
     case RTR_ACT_ABORT: rtr_peer_abort(d, a); break;
     case RTR_ACT_CANCEL: rtr_peer_cancel(d, a); break;
     case RTR_ACT_PAUSE: rtr_peer_pause(d, a); break;
+    case RTR_ACT_SNAPSHOT: rtr_cache_again(d, a); break;
     case RTR_ACT_TOKEN: rtr_job_token(d, a->id, a->token); break;
     case RTR_ACT_FINISH:
     case RTR_ACT_REJECT: rtr_job_finish(d, a->id, a->status, a->text, a->retry_after_s); break;
@@ -431,6 +432,7 @@ static void make_metrics(struct rtr_dispatch *d)
     d->m.replaced = kvs_counter(m, "kvasir_replaced_total", "", "Requests given to another worker before their first token.");
     d->m.resumed = kvs_counter(m, "kvasir_resumed_total", "", "Answers under way that went on at another worker, their own being lost.");
     d->m.moved = kvs_counter(m, "kvasir_moved_total", "", "Requests that went on at another worker, their own being about to drain.");
+    rtr_cache_metrics(d, m);
     d->m.running = kvs_gauge(m, "kvasir_router_requests", "state=\"running\"", "Requests in the router.");
     d->m.waiting = kvs_gauge(m, "kvasir_router_requests", "state=\"waiting\"", "Requests in the router.");
     d->m.workers = kvs_gauge(m, "kvasir_router_workers", "", "Workers connected to the router.");

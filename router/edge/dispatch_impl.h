@@ -37,7 +37,9 @@ struct rtr_peer { /* a worker's control connection; its key in the core is conn 
     rtr_join state;
     char why[256];
     struct rtr_model *model; /* borrowed from the table, which keeps it */
-    uint32_t info_stream, tokens_stream, load_stream; /* 0: not open */
+    uint32_t info_stream, tokens_stream, load_stream, cache_stream; /* 0: not open */
+    bool cache_refused;      /* it does not know the call */
+    uint64_t cache_at_us;    /* not called again before */
     uint8_t *header;         /* while it comes */
     uint64_t header_total, header_got;
     uint64_t retry_at_us;
@@ -101,11 +103,14 @@ struct rtr_dispatch {
     size_t deferred_count, deferred_cap;
     bool feeding;
     uint64_t head_after_us, comment_every_us;
+    uint64_t index_dropped_seen, cache_gaps_seen;
     uint64_t replaced_seen, resumed_seen, moved_seen; /* of the core's counts: what the metrics have already */
     struct kvs_buf scratch; /* one message being encoded, or one piece of answer */
     struct kvs_arena arena; /* one message being decoded */
     struct {
         struct kvs_counter *outcome[6], *placed[2], *prompt_tokens, *answer_tokens, *replaced, *resumed, *moved;
+        struct kvs_counter *index_dropped, *cache_gaps;
+        struct kvs_gauge *index_blocks, *index_bytes;
         struct kvs_gauge *running, *waiting, *workers, *members, *discovery_up; /* the last two with etcd only */
         struct kvs_histogram *ttft, *itl;
     } m;
@@ -131,6 +136,15 @@ void rtr_peer_abort(struct rtr_dispatch *d, const struct rtr_action *a);
 void rtr_peer_cancel(struct rtr_dispatch *d, const struct rtr_action *a);
 void rtr_peer_pause(struct rtr_dispatch *d, const struct rtr_action *a);
 KVS_MUST_CHECK kvs_status rtr_peer_drain(struct rtr_dispatch *d, const char *id); /* KVS_REQ_NOT_FOUND: not connected */
+
+/* caches.c */
+void rtr_cache_metrics(struct rtr_dispatch *d, struct kvs_metrics *m);
+void rtr_cache_view(struct rtr_dispatch *d, const struct rtr_stats *st);
+void rtr_cache_open(struct rtr_dispatch *d, struct rtr_peer *p, uint64_t now_us); /* when it is due */
+void rtr_cache_close(struct rtr_dispatch *d, struct rtr_peer *p);
+void rtr_cache_item(struct rtr_dispatch *d, struct rtr_peer *p, const uint8_t *payload, size_t n);
+void rtr_cache_end(struct rtr_peer *p, const struct msg_end *end);
+void rtr_cache_again(struct rtr_dispatch *d, const struct rtr_action *a);
 
 /* members.c */
 KVS_MUST_CHECK kvs_status rtr_members_create(struct rtr_dispatch *d, const struct rtr_dispatch_config *c, const struct msg_hello *self,

@@ -54,6 +54,7 @@ static void leave_core(struct rtr_dispatch *d, struct rtr_peer *p)
     if (p->state == RTR_JOIN_READY)
         rtr_feed(d, &(struct rtr_event){.type = RTR_EV_WORKER_DOWN, .worker = p->conn});
     p->state = RTR_JOIN_CONNECTED;
+    rtr_cache_close(d, p);
     rtr_board_page(d->board, p->id, NULL, 0);
 }
 
@@ -111,6 +112,7 @@ static void become_ready(struct rtr_dispatch *d, struct rtr_peer *p)
     p->state = RTR_JOIN_READY;
     KVS_INFO("worker ready", "worker=%s role=%s model=%s", p->id, msg_role_name(p->card.role), p->card.model);
     rtr_feed(d, &(struct rtr_event){.type = RTR_EV_WORKER_UP, .worker = p->conn, .model = p->model->key, .card = &p->card});
+    rtr_cache_open(d, p, kvs_now_us());
 }
 
 static bool header_under_way(const struct rtr_dispatch *d, const struct rtr_peer *p)
@@ -290,6 +292,8 @@ void rtr_peer_item(struct rtr_dispatch *d, struct rtr_peer *p, uint32_t stream, 
         on_tokens(d, p, payload, n);
     else if (stream == p->load_stream)
         on_load(d, p, payload, n);
+    else if (stream == p->cache_stream)
+        rtr_cache_item(d, p, payload, n);
     else if (stream == p->info_stream)
         on_piece(d, p, payload, n);
 }
@@ -311,6 +315,8 @@ void rtr_peer_end(struct rtr_dispatch *d, struct rtr_peer *p, uint32_t stream, c
     struct rtr_call c;
     if (stream == p->info_stream) {
         on_info_end(d, p, end);
+    } else if (stream == p->cache_stream) {
+        rtr_cache_end(p, end);
     } else if (stream == p->tokens_stream || stream == p->load_stream) {
         if (stream == p->tokens_stream)
             p->tokens_stream = 0;
@@ -431,6 +437,8 @@ kvs_status rtr_peer_drain(struct rtr_dispatch *d, const char *id)
 void rtr_peers_tick(struct rtr_dispatch *d, uint64_t now_us)
 {
     for (uint32_t i = 0; i < d->peer_count; i++)
+        rtr_cache_open(d, d->peers[i], now_us);
+    for (uint32_t i = 0; i < d->peer_count; i++)
         if (d->peers[i]->state == RTR_JOIN_MODEL && now_us >= d->peers[i]->retry_at_us)
             advance(d, d->peers[i]);
 }
@@ -474,6 +482,7 @@ void rtr_peers_view(struct rtr_dispatch *d, uint64_t now_us)
     struct rtr_stats st;
     tell_ready(d);
     rtr_stats(d->core, &st);
+    rtr_cache_view(d, &st);
     follow(d->m.replaced, st.replaced, &d->replaced_seen);
     follow(d->m.resumed, st.resumed, &d->resumed_seen);
     follow(d->m.moved, st.moved, &d->moved_seen);

@@ -70,6 +70,7 @@ static void take(struct world *w, const struct rtr_action *a)
         break;
     case RTR_ACT_CANCEL:
     case RTR_ACT_PAUSE: break;
+    case RTR_ACT_SNAPSHOT: fail_msg("a snapshot, though no cache event came"); break;
     case RTR_ACT_TOKEN:
         assert_true(q->asked);
         assert_false(q->ended);

@@ -74,7 +74,7 @@ static void test_longest_prefix_of_each_worker(void **state)
     assert_int_equal(got[2], 2);
     assert_int_equal(got[3], 0);
     rtr_index_remove(ix, 0, a + 2, 4);
-    rtr_index_remove(ix, 1, a, 6); /* never told */
+    rtr_index_remove(ix, 1, a, 6);     /* never told */
     rtr_index_remove(ix, 0, a + 2, 4); /* twice */
     assert_int_equal(rtr_index_match(ix, a, 6, got), 5);
     assert_int_equal(got[0], 2);
@@ -102,7 +102,7 @@ static void test_snapshot_replaces_only_its_worker(void **state)
     rtr_index_snapshot_begin(ix, 0);
     rtr_index_add(ix, 0, a, 1);
     (void)rtr_index_match(ix, a, 6, got);
-    assert_int_equal(got[0], 6); /* the old view holds until the new one is whole */
+    assert_int_equal(got[0], 6);     /* the old view holds until the new one is whole */
     rtr_index_snapshot_begin(ix, 0); /* anew: what the first one told does not count */
     rtr_index_add(ix, 0, a, 2);
     rtr_index_remove(ix, 0, a + 1, 1);
@@ -136,7 +136,7 @@ static void test_full_drops_the_oldest_and_never_the_head_of_what_is_in_use(void
     assert_int_equal(stats(ix).locations, 10);
     assert_int_equal(stats(ix).dropped, 0);
     assert_int_equal(rtr_index_match(ix, a, 2, got), 2); /* these two become the newest */
-    rtr_index_add(ix, 1, b + 6, 2);                       /* two must go: the deep end of a, told first and not asked for */
+    rtr_index_add(ix, 1, b + 6, 2); /* two must go: the deep end of a, told first and not asked for */
     assert_int_equal(stats(ix).locations, 10);
     assert_int_equal(stats(ix).dropped, 2);
     assert_int_equal(rtr_index_match(ix, a, 4, got), 2);
