@@ -107,6 +107,9 @@ static kvs_status check_options(const struct eng_model *m, const struct kvc_layo
         (l->block_tokens & (l->block_tokens - 1)) != 0) {
         return kvs_fail(err, KVS_SELF_INTERNAL, "the KV layout belongs to another model");
     }
+    if (l->kv_type != KVC_F32 && l->kv_type != KVC_F16) {
+        return kvs_fail(err, KVS_SELF_CONFIG, "this engine keeps no KV in %s", kvc_type_name(l->kv_type));
+    }
     for (uint32_t i = 0; i < l->group_count; i++) {
         const struct kvc_group *g = &l->group[i];
         if (g->kind != KVC_FULL || g->kv_heads != c->kv_heads || g->key_dim != c->key_dim ||
@@ -171,8 +174,8 @@ void eng_ctx_destroy(struct eng_ctx *c)
     free(c);
 }
 
-/* The blocks that hold 0 .. end - 1 must be there in every group. */
-static bool table_covers(const struct eng_ctx *c, const struct kvc_block_table *t, uint32_t end)
+/* What a step over [pos, end) may read or write must be there in every group: see layout.h. */
+static bool table_covers(const struct eng_ctx *c, const struct kvc_block_table *t, uint32_t pos, uint32_t end)
 {
     uint32_t blocks = kvc_blocks_for(&c->layout, end);
     if (t == NULL || t->group_count != c->layout.group_count || t->block_count < blocks || t->block_cap < blocks) {
@@ -180,7 +183,9 @@ static bool table_covers(const struct eng_ctx *c, const struct kvc_block_table *
     }
     for (uint32_t g = 0; g < t->group_count; g++) {
         const uint32_t *page = kvc_block_row(t, g);
-        for (uint32_t b = 0; b < blocks; b++) {
+        const struct kvc_group *kind = &c->layout.group[g];
+        uint32_t from = kind->kind == KVC_STATE ? kvc_state_block(&c->layout, end) : kvc_first_visible(&c->layout, kind, pos);
+        for (uint32_t b = from; b < blocks; b++) {
             if (page[b] >= c->kv.pages[g]) { /* NONE too */
                 return false;
             }
@@ -203,7 +208,7 @@ static kvs_status check_parts(const struct eng_ctx *c, const struct eng_part *pa
             (logits == NULL && p->logits_from < p->count)) {
             return KVS_REQ_INVALID;
         }
-        if ((uint64_t)p->pos + p->count > c->m->context || !table_covers(c, p->table, p->pos + p->count)) {
+        if ((uint64_t)p->pos + p->count > c->m->context || !table_covers(c, p->table, p->pos, p->pos + p->count)) {
             return KVS_REQ_INVALID;
         }
         for (uint32_t j = 0; j < p->count; j++) {

@@ -34,7 +34,7 @@ static uint8_t *cell_at(const struct sim_worker *w, const struct kvc_block_table
 {
     const struct kvc_group *g = &w->layout.group[group];
     uint32_t page = kvc_block_row(t, group)[position / w->layout.block_tokens];
-    return sim_page(w, group, page) + kvc_head_offset(g, layer, 0) + position % w->layout.block_tokens * (size_t)4;
+    return sim_page(w, group, page) + kvc_head_offset(g, kvc_layer_place(&w->layout, layer, 0).slot, 0) + position % w->layout.block_tokens * (size_t)4;
 }
 
 static uint64_t cell_get(const struct sim_worker *w, const uint8_t *k)
@@ -155,7 +155,9 @@ static void compute_group(struct sim_worker *w, uint32_t group)
             if (w->reads[group][page] != 0 || w->recvs[group][page] != 0)
                 sim_fail(w->s, "%s computes into page %u of group %u that a transfer still has", w->s->node[w->node].id, page, group);
         }
-        for (uint32_t l = g->first_layer; l < g->first_layer + g->layers; l++) {
+        for (uint32_t l = g->first_layer; l <= g->last_layer; l++) {
+            if (kvc_layer_place(&w->layout, l, 0).group != group)
+                continue;
             compute_layer(w, e, group, l);
             w->read[i] = sim_read_cell(w->read[i], cell_get(w, cell_at(w, e->table, group, l, e->pos + e->count - 1)));
         }
@@ -229,14 +231,14 @@ static void step_done(struct sim *s, struct sim_event *e)
 static void layer(struct sim *s, struct sim_event *e)
 {
     struct sim_worker *w = s->node[e->node].worker;
-    uint32_t layers = w->layout.layer_count, group = w->layout.layer_group[w->layers_done];
+    uint32_t layers = w->layout.layer_count, group = kvc_layer_place(&w->layout, w->layers_done, 0).group;
     if (w->stop_step) {
         sim_count(s, SIM_N_stopped_steps, 1);
         sim_worker_post(w, sim_in(s, 1, 100), step_done, 0, KVS_REQ_CANCELLED, 0, NULL);
         return;
     }
     w->layers_done++;
-    if (w->layers_done == w->layout.group[group].first_layer + w->layout.group[group].layers)
+    if (w->layers_done == w->layout.group[group].last_layer + 1)
         compute_group(w, group);
     if (w->pfw != NULL && sim_chance(s, 700)) { /* the loop may see several layers at once */
         sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_LAYER, .layer = {.step = w->step->id, .layers = w->layers_done}});

@@ -15,9 +15,10 @@ bool eng_attention_quantized(const struct eng_layer *l)
 static struct eng_kv_view kv_view(const struct eng_ctx *c, uint32_t layer, uint32_t kv_head,
                                   const struct kvc_block_table *t)
 {
-    uint32_t group = c->layout.layer_group[layer];
+    struct kvc_place at = kvc_layer_place(&c->layout, layer, 0);
+    uint32_t group = at.group;
     const struct kvc_group *g = &c->layout.group[group];
-    return (struct eng_kv_view){.base = c->kv.base[group] + kvc_head_offset(g, layer, kv_head),
+    return (struct eng_kv_view){.base = c->kv.base[group] + kvc_head_offset(g, at.slot, kv_head),
                                 .page_bytes = g->page_bytes,
                                 .page = kvc_block_row(t, group),
                                 .block_tokens = c->layout.block_tokens,

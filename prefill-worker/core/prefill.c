@@ -352,7 +352,7 @@ static void pages_done(struct pfw *p, struct call *c, uint32_t pos, uint32_t cou
     const struct kvc_layout *l = wrk_sched_layout(p->sched);
     struct wrk_blocks b = wrk_entry_blocks(l, pos, count, pos + count == c->token_count);
     for (uint32_t g = 0; g < l->group_count; g++) {
-        uint32_t end = l->group[g].first_layer + l->group[g].layers;
+        uint32_t end = l->group[g].last_layer + 1;
         if (end <= c->layers_done || end > layers)
             continue;
         for (uint32_t i = b.first; i < b.first + b.count; i++)

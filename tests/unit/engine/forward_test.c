@@ -100,11 +100,12 @@ struct calls {
 static bool on_layer(void *user, uint32_t layer)
 {
     struct calls *c = user;
-    uint32_t g = c->r->layout.layer_group[layer];
+    struct kvc_place at = kvc_layer_place(&c->r->layout, layer, 0);
+    uint32_t g = at.group;
     const struct kvc_group *group = &c->r->layout.group[g];
     const uint8_t *page = c->r->kv.base[g] + kvc_block_row(&c->r->table[0], g)[0] * group->page_bytes;
     float k;
-    memcpy(&k, page + kvc_head_offset(group, layer, 0), 4);
+    memcpy(&k, page + kvc_head_offset(group, at.slot, 0), 4);
     c->written[c->count] = k != 0.0f;
     c->seen[c->count++] = layer;
     return layer == c->stop_at;

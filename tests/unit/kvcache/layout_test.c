@@ -37,12 +37,12 @@ static void test_smollm2_default_is_three_groups_of_ten_layers(void **state)
         assert_int_equal(l.group[g].layer_bytes, 49152);
         assert_int_equal(l.group[g].page_bytes, 491520);
     }
-    assert_int_equal(l.layer_group[0], 0);
-    assert_int_equal(l.layer_group[9], 0);
-    assert_int_equal(l.layer_group[10], 1);
-    assert_int_equal(l.layer_group[29], 2);
+    assert_int_equal(kvc_layer_place(&l, 0, 0).group, 0);
+    assert_int_equal(kvc_layer_place(&l, 9, 0).group, 0);
+    assert_int_equal(kvc_layer_place(&l, 10, 0).group, 1);
+    assert_int_equal(kvc_layer_place(&l, 29, 0).group, 2);
     /* layer 12 is the third of group 1: 2 x 49152, head 2: + 2 x 16384 */
-    assert_int_equal(kvc_head_offset(&l.group[1], 12, 2), 131072);
+    assert_int_equal(kvc_head_offset(&l.group[1], kvc_layer_place(&l, 12, 0).slot, 2), 131072);
     assert_int_equal(kvc_blocks_for(&l, 0), 0);
     assert_int_equal(kvc_blocks_for(&l, 64), 1);
     assert_int_equal(kvc_blocks_for(&l, 65), 2);
@@ -69,8 +69,8 @@ static void test_stories_is_one_group_until_told_otherwise(void **state)
     assert_int_equal(l.group[2].layers, 1);
     assert_int_equal(l.group[2].first_layer, 4);
     assert_int_equal(l.group[2].page_bytes, 4096);
-    assert_int_equal(l.layer_group[3], 1);
-    assert_int_equal(l.layer_group[4], 2);
+    assert_int_equal(kvc_layer_place(&l, 3, 0).group, 1);
+    assert_int_equal(kvc_layer_place(&l, 4, 0).group, 2);
 }
 
 static void test_large_layers_and_prime_counts(void **state)
@@ -118,7 +118,7 @@ static void test_every_block_size_covers_all_layers(void **state)
                 assert_int_equal(k->head_bytes, b * 96 * 2);
                 assert_int_equal(k->page_bytes, (uint64_t)k->layers * 3 * b * 96 * 2);
                 for (uint32_t i = next; i < next + k->layers; i++)
-                    assert_int_equal(l.layer_group[i], g);
+                    assert_int_equal(kvc_layer_place(&l, i, 0).group, g);
                 next += k->layers;
                 least = k->layers < least ? k->layers : least;
                 most = k->layers > most ? k->layers : most;
@@ -232,6 +232,181 @@ static void test_a_head_is_copied_and_nothing_else(void **state)
         }
 }
 
+/* gemma3's shape: every sixth layer is full, the others see 8 keys. */
+static void gemma_layers(struct kvc_layer *y, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        y[i] = (struct kvc_layer){.count = 1,
+                                  .cache = {{.kind = i % 6 == 5 ? KVC_FULL : KVC_WINDOW,
+                                             .window = i % 6 == 5 ? 0 : 8,
+                                             .kv_heads = 2,
+                                             .key_dim = 4,
+                                             .value_dim = 4}}};
+}
+
+static void test_alternating_kinds_share_pages_by_kind(void **state)
+{
+    (void)state;
+    struct kvc_layer y[13];
+    gemma_layers(y, 13);
+    struct kvc_layout_config c = {.layers = 13, .layer = y, .block_tokens = 4, .group_layers = 4};
+    struct kvc_layout l = build(c);
+    /* windows 0-3, full 5 11, windows 4 6 7 8, windows 9 10 12, in the order of their first layers */
+    assert_int_equal(l.group_count, 4);
+    const struct {
+        kvc_kind kind;
+        uint32_t layers, first, last;
+    } want[] = {{KVC_WINDOW, 4, 0, 3}, {KVC_WINDOW, 4, 4, 8}, {KVC_FULL, 2, 5, 11}, {KVC_WINDOW, 3, 9, 12}};
+    for (uint32_t g = 0; g < 4; g++) {
+        assert_int_equal(l.group[g].kind, want[g].kind);
+        assert_int_equal(l.group[g].layers, want[g].layers);
+        assert_int_equal(l.group[g].first_layer, want[g].first);
+        assert_int_equal(l.group[g].last_layer, want[g].last);
+        assert_int_equal(l.group[g].page_bytes, want[g].layers * 2 * 4 * 8 * 4);
+    }
+    assert_int_equal(kvc_layer_place(&l, 6, 0).group, 1);
+    assert_int_equal(kvc_layer_place(&l, 6, 0).slot, 1); /* layer 5 is another group's */
+    assert_int_equal(kvc_layer_place(&l, 11, 0).group, 2);
+    assert_int_equal(kvc_layer_place(&l, 11, 0).slot, 1);
+    assert_int_equal(kvc_layer_place(&l, 11, 1).group, KVC_NO_GROUP);
+    char text[KVC_LAYOUT_TEXT_MAX];
+    (void)kvc_layout_text(&l, text, sizeof text);
+    assert_string_equal(text, "kv2,type=f32,block=4,layers=13,k=dt,v=td,of=5ab,2xwindow:l4:h2:d4+4:w8,1xfull:l2:h2:d4+4,"
+                              "1xwindow:l3:h2:d4+4:w8");
+    assert_true(kvc_layout_is_mixed(&l));
+    /* what a position can see: the 8 keys up to itself, in blocks of 4 */
+    assert_int_equal(kvc_first_visible(&l, &l.group[0], 7), 0);
+    assert_int_equal(kvc_first_visible(&l, &l.group[0], 10), 0);
+    assert_int_equal(kvc_first_visible(&l, &l.group[0], 11), 1);
+    assert_int_equal(kvc_first_visible(&l, &l.group[2], 1000), 0);
+}
+
+static void test_the_text_tells_where_layers_lie(void **state)
+{
+    (void)state;
+    struct kvc_layer y[12];
+    char a[KVC_LAYOUT_TEXT_MAX], b[KVC_LAYOUT_TEXT_MAX];
+    gemma_layers(y, 12);
+    struct kvc_layout_config c = {.layers = 12, .layer = y, .block_tokens = 4, .group_layers = 12};
+    struct kvc_layout l = build(c);
+    (void)kvc_layout_text(&l, a, sizeof a);
+    struct kvc_layer other = y[5]; /* the same groups, two layers exchanged */
+    y[5] = y[6];
+    y[6] = other;
+    l = build(c);
+    (void)kvc_layout_text(&l, b, sizeof b);
+    assert_string_not_equal(a, b);
+    assert_non_null(strstr(b, "of=6ab4ab,"));
+    y[6].cache[0].window = 16;
+    y[6].cache[0].kind = KVC_WINDOW;
+    y[3].count = 0;
+    l = build(c);
+    (void)kvc_layout_text(&l, b, sizeof b);
+    assert_non_null(strstr(b, "of=3a-2ab4ac,"));
+}
+
+static void test_a_hybrid_layer_has_two_caches(void **state)
+{
+    (void)state;
+    struct kvc_layer y[4];
+    for (uint32_t i = 0; i < 4; i++)
+        y[i] = (struct kvc_layer){
+            .count = 2,
+            .cache = {{.kind = KVC_FULL, .kv_heads = 1, .key_dim = 8, .value_dim = 8}, {.kind = KVC_STATE, .state_bytes = 100}}};
+    struct kvc_layout l = build((struct kvc_layout_config){.layers = 4, .layer = y, .block_tokens = 2, .group_layers = 3});
+    assert_int_equal(l.group_count, 4);
+    assert_int_equal(l.group[1].kind, KVC_STATE);
+    assert_int_equal(l.group[1].layer_bytes, 128); /* a layer's state begins on a cache line */
+    assert_int_equal(l.group[1].page_bytes, 384);
+    assert_int_equal(kvc_layer_place(&l, 3, 1).group, 3);
+    assert_int_equal(kvc_head_offset(&l.group[1], kvc_layer_place(&l, 2, 1).slot, 0), 256);
+    assert_int_equal(kvc_state_block(&l, 1), 0);
+    assert_int_equal(kvc_state_block(&l, 2), 0);
+    assert_int_equal(kvc_state_block(&l, 3), 1);
+    char text[KVC_LAYOUT_TEXT_MAX];
+    (void)kvc_layout_text(&l, text, sizeof text);
+    assert_string_equal(text, "kv2,type=f32,block=2,layers=4,k=dt,v=td,of=[ab],1xfull:l3:h1:d8+8,1xstate:l3:s100,"
+                              "1xfull:l1:h1:d8+8,1xstate:l1:s100");
+    y[1].cache[1] = y[1].cache[0];
+    struct kvs_error err = {0};
+    assert_int_equal(kvc_layout_build(&(struct kvc_layout_config){.layers = 4, .layer = y}, &l, &err), KVS_SELF_CONFIG);
+    y[1].count = 0, y[1].cache[1] = (struct kvc_cache){.kind = KVC_STATE, .state_bytes = 6};
+    assert_int_equal(kvc_layout_build(&(struct kvc_layout_config){.layers = 4, .layer = y}, &l, &err), KVS_OK);
+    y[1].count = 2; /* no whole number of floats */
+    assert_int_equal(kvc_layout_build(&(struct kvc_layout_config){.layers = 4, .layer = y}, &l, &err), KVS_SELF_CONFIG);
+}
+
+/* 61 layers of 576 latent dims, as DeepSeek V3 has them. */
+static void test_latent_pages(void **state)
+{
+    (void)state;
+    struct kvc_layer y[61];
+    for (uint32_t i = 0; i < 61; i++)
+        y[i] = (struct kvc_layer){.count = 1, .cache = {{.kind = KVC_LATENT, .kv_heads = 1, .key_dim = 576}}};
+    struct kvc_layout l = build((struct kvc_layout_config){.layers = 61, .layer = y, .kv_type = KVC_F16});
+    assert_int_equal(l.group[0].layer_bytes, 64 * 576 * 2);
+    assert_in_range(l.group[0].page_bytes, 256 << 10, 2 << 20);
+    assert_false(kvc_layout_is_mixed(&l));
+    char text[KVC_LAYOUT_TEXT_MAX];
+    (void)kvc_layout_text(&l, text, sizeof text);
+    assert_string_equal(text, "kv1,type=f16,block=64,layers=61,k=dt,v=td,7xlatent:l7:h1:d576+0,2xlatent:l6:h1:d576+0");
+}
+
+/* A q8_0 head by hand, 4 tokens, 40 key and 33 value dims: 160 + 132 codes, then K scales [2][4], V scales [4][2], 2 bytes each. */
+static void test_q8_0_heads_and_their_scales(void **state)
+{
+    (void)state;
+    struct kvc_layout l = build((struct kvc_layout_config){
+        .layers = 2, .kv_heads = 2, .key_dim = 40, .value_dim = 33, .kv_type = KVC_Q8_0, .block_tokens = 4});
+    const struct kvc_group *g = &l.group[0];
+    assert_int_equal(g->value_offset, 160);
+    assert_int_equal(g->key_scale_offset, 292);
+    assert_int_equal(g->value_scale_offset, 308);
+    assert_int_equal(g->head_bytes, 324);
+    assert_int_equal(g->page_bytes, 324 * 4);
+    uint8_t from[324 * 4], to[324 * 4];
+    for (uint32_t head = 0; head <= 4; head++) {
+        memset(from, 0xff, sizeof from);
+        memset(to, 0, sizeof to);
+        kvc_page_copy_head(&l, 0, from, to, head);
+        for (uint32_t i = 0; i < sizeof to; i++) {
+            uint32_t at = i % 324, token;
+            if (at < 160)
+                token = at % 4;
+            else if (at < 292)
+                token = (at - 160) / 33;
+            else if (at < 308)
+                token = (at - 292) / 2 % 4;
+            else
+                token = (at - 308) / 4;
+            assert_int_equal(to[i], token < head ? 0xff : 0);
+        }
+    }
+    l = build((struct kvc_layout_config){
+        .layers = 1, .kv_heads = 1, .key_dim = 3, .value_dim = 2, .kv_type = KVC_Q8_0, .block_tokens = 1});
+    assert_int_equal(l.group[0].key_scale_offset, 6); /* on an even byte */
+}
+
+static void test_latent_and_state_pages_are_copied_by_their_own_rules(void **state)
+{
+    (void)state;
+    struct kvc_layer y[2] = {{.count = 1, .cache = {{.kind = KVC_LATENT, .kv_heads = 1, .key_dim = 34}}},
+                             {.count = 1, .cache = {{.kind = KVC_STATE, .state_bytes = 8}}}};
+    struct kvc_layout l =
+        build((struct kvc_layout_config){.layers = 2, .layer = y, .kv_type = KVC_Q8_0, .block_tokens = 4});
+    uint8_t from[152], to[152]; /* 4 x 34 codes, 4 x 2 scales */
+    assert_int_equal(l.group[0].page_bytes, sizeof from);
+    memset(from, 0xff, sizeof from);
+    memset(to, 0, sizeof to);
+    kvc_page_copy_head(&l, 0, from, to, 3);
+    for (uint32_t i = 0; i < sizeof to; i++)
+        assert_int_equal(to[i], (i < 136 ? i / 34 : (i - 136) / 4) < 3 ? 0xff : 0);
+    assert_int_equal(l.group[1].page_bytes, 64);
+    kvc_page_copy_head(&l, 1, from, to + 3, 4);
+    for (uint32_t i = 3; i < 67; i++)
+        assert_int_equal(to[i], 0xff);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -243,6 +418,12 @@ int main(void)
         cmocka_unit_test(test_bad_configurations_are_refused),
         cmocka_unit_test(test_text_names_every_field_that_matters),
         cmocka_unit_test(test_block_table_begins_empty),
+        cmocka_unit_test(test_alternating_kinds_share_pages_by_kind),
+        cmocka_unit_test(test_the_text_tells_where_layers_lie),
+        cmocka_unit_test(test_a_hybrid_layer_has_two_caches),
+        cmocka_unit_test(test_latent_pages),
+        cmocka_unit_test(test_q8_0_heads_and_their_scales),
+        cmocka_unit_test(test_latent_and_state_pages_are_copied_by_their_own_rules),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
