@@ -1,5 +1,8 @@
 /* gone.h - notices clients that leave while their connection is suspended (libmicrohttpd does not look then): an epoll of our own over the
  * connections' descriptors, watched by the loop. EPOLLRDHUP, HUP or ERR means gone; half-closed clients are not supported.
+ * A client whose host vanishes sends no FIN, and TCP itself would believe in it for a quarter of an hour. It is given up within
+ * RTR_VANISHED_S: the kernel's keepalive while nothing is on its way to it, and a look at the retransmissions while something is. A client
+ * that merely does not read still answers the probes of its closed window, and stays.
  * add and remove: any thread; on_gone: loop thread. A descriptor is removed before libmicrohttpd closes it (completed callback), so that its
  * number is never watched for somebody else; a departure is told by request id, which is never reused.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -8,10 +11,15 @@
 
 #include "sys/loop.h"
 
+#define RTR_VANISHED_S 15
+
 struct rtr_gone;
 KVS_MUST_CHECK kvs_status rtr_gone_create(struct kvs_loop *loop, void (*on_gone)(void *user, uint64_t id), void *user, struct rtr_gone **out);
 void rtr_gone_destroy(struct rtr_gone *g);
 KVS_MUST_CHECK kvs_status rtr_gone_add(struct rtr_gone *g, int fd, uint64_t id);
 void rtr_gone_remove(struct rtr_gone *g, int fd);
+
+/* What TCP knows of a peer: retransmissions and window probes in a row that nothing answered, and how long ago it last confirmed anything. */
+bool rtr_gone_vanished(uint32_t retransmits, uint32_t probes, uint32_t last_ack_ms);
 
 #endif

@@ -128,13 +128,13 @@ class Net:
 class Hosts:
     """etcd, routers and workers, each on its host."""
 
-    def __init__(self, prefill=3, decode=3, routers=2, env=None, worker_flags=(), etcd=True):
+    def __init__(self, prefill=3, decode=3, routers=2, env=None, worker_flags=(), more_hosts=()):
         self.routers = [f"router-{i}" for i in range(routers)]
         self.prefills = [f"prefill-{i}" for i in range(prefill)]
         self.decodes = [f"decode-{i}" for i in range(decode)]
         self.workers = self.prefills + self.decodes
         self.env, self.flags = env or {}, list(worker_flags)
-        self.net = Net((["etcd"] if etcd else []) + self.routers + self.workers)
+        self.net = Net(["etcd"] + self.routers + self.workers + list(more_hosts))
         self.dir = tempfile.mkdtemp(prefix="kvasir-cl-")
         self.process, self.router = {}, {}
 
@@ -149,6 +149,9 @@ class Hosts:
         for name in self.routers:
             self.router[name] = Router(self.process[name])
             self.ready(name)
+
+    def epochs(self, router):
+        return self.router[router].epochs()
 
     def start_worker(self, name):
         role, a = name.split("-")[0], self.net.address(name)
@@ -316,7 +319,7 @@ class Streams:
                 with self.lock:
                     self.broken.append(name)
                 self.over.wait(0.2)
-            except AssertionError as e:
+            except BaseException as e:
                 self.fail(f"{name}, {place}: {e}")
 
     def fail(self, text):
