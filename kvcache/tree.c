@@ -27,6 +27,7 @@ struct kvc_node {
     uint32_t next;               /* chain of a bucket, or of the free nodes */
     struct kvc_hash parent_hash; /* with has_ids: where it hangs among its kin */
     uint32_t kin_next, kin_prev;
+    uint32_t depth; /* blocks of the prefix that it ends; 0: not in use */
     bool has_ids;
     uint64_t kept; /* stamp of the evictable walk in which something below it stays */
 };
@@ -43,6 +44,8 @@ struct kvc_tree {
     uint64_t walk;         /* counts evictable walks */
     uint32_t bucket_mask, nodes_max, blocks;
     uint32_t unused, newest, oldest;
+    kvc_tree_change_fn changed;
+    void *changed_user;
 };
 
 kvs_status kvc_tree_create(const struct kvc_layout *layout, struct kvc_pool *const *pools, uint32_t nodes_max,
@@ -183,11 +186,32 @@ static bool node_held(const struct kvc_tree *t, uint32_t n)
     return false;
 }
 
+static void describe(const struct kvc_tree *t, uint32_t n, struct kvc_tree_block *out)
+{
+    const struct kvc_node *e = &t->node[n];
+    *out = (struct kvc_tree_block){.hash = e->hash, .depth = e->depth, .children = e->children, .ends = true};
+    if (e->parent != NIL)
+        out->parent = t->node[e->parent].hash;
+    for (uint32_t g = 0; g < t->layout.group_count; g++)
+        if (t->layout.group[g].kind == KVC_STATE && node_pages(t, n)[g] == KVC_BLOCK_NONE)
+            out->ends = false;
+}
+
+static void tell(const struct kvc_tree *t, uint32_t n, bool gone)
+{
+    struct kvc_tree_block b;
+    if (t->changed == NULL)
+        return;
+    describe(t, n, &b);
+    t->changed(t->changed_user, &b, gone);
+}
+
 /* Forgets a leaf. Its pages become free, or stay with their holders unmarked. */
 static void drop(struct kvc_tree *t, uint32_t n)
 {
     struct kvc_node *e = &t->node[n];
     KVS_ASSERT(e->children == 0);
+    tell(t, n, true);
     for (uint32_t g = 0; g < t->layout.group_count; g++)
         if (node_pages(t, n)[g] != KVC_BLOCK_NONE)
             kvc_pool_unmark_cached(t->pools[g], node_pages(t, n)[g]);
@@ -204,6 +228,7 @@ static void drop(struct kvc_tree *t, uint32_t n)
         t->node[e->parent].children--;
     }
     e->next = t->unused;
+    e->depth = 0;
     t->unused = n;
     t->blocks--;
 }
@@ -316,7 +341,7 @@ static kvs_status insert(struct kvc_tree *t, const struct kvc_hash *root, const 
     struct kvc_node *e = &t->node[n];
     t->unused = e->next;
     uint32_t *bucket = bucket_of(t, &chain[index]);
-    *e = (struct kvc_node){.hash = chain[index], .used_us = now_us, .parent = parent, .next = *bucket};
+    *e = (struct kvc_node){.hash = chain[index], .used_us = now_us, .parent = parent, .next = *bucket, .depth = index + 1};
     *bucket = n;
     for (uint32_t g = 0; g < t->layout.group_count; g++) {
         node_pages(t, n)[g] = page_of_group[g];
@@ -331,6 +356,7 @@ static kvs_status insert(struct kvc_tree *t, const struct kvc_hash *root, const 
         touch(t, n, now_us);
     if (ids != NULL)
         kin_add(t, n, index == 0 ? root : &chain[index - 1], ids);
+    tell(t, n, false);
     return KVS_OK;
 }
 
@@ -431,6 +457,32 @@ void kvc_tree_flush(struct kvc_tree *t)
     while (t->oldest != NIL)
         drop(t, t->oldest); /* children stand before their parents: the oldest is always a leaf */
     KVS_ASSERT(t->blocks == 0);
+}
+
+void kvc_tree_watch(struct kvc_tree *t, kvc_tree_change_fn fn, void *user)
+{
+    KVS_ASSERT(t != NULL);
+    t->changed = fn;
+    t->changed_user = user;
+}
+
+bool kvc_tree_look(const struct kvc_tree *t, const struct kvc_hash *block, struct kvc_tree_block *out)
+{
+    KVS_ASSERT(t != NULL && block != NULL && out != NULL);
+    uint32_t n = find(t, block);
+    if (n != NIL)
+        describe(t, n, out);
+    return n != NIL;
+}
+
+uint32_t kvc_tree_walk(const struct kvc_tree *t, uint32_t *at, struct kvc_tree_block *out, uint32_t cap)
+{
+    KVS_ASSERT(t != NULL && at != NULL && cap > 0);
+    uint32_t count = 0;
+    for (; *at < t->nodes_max && count < cap; ++*at)
+        if (t->node[*at].depth > 0)
+            describe(t, *at, &out[count++]);
+    return count;
 }
 
 bool kvc_tree_has(const struct kvc_tree *t, const struct kvc_hash *block)

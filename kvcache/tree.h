@@ -34,6 +34,19 @@ uint32_t kvc_tree_evictable(struct kvc_tree *t, uint32_t group, uint32_t enough)
 uint32_t kvc_tree_evict(struct kvc_tree *t, uint32_t group, uint32_t want);
 uint32_t kvc_tree_expire(struct kvc_tree *t, uint64_t older_than_us); /* drops leaves last used before; returns blocks dropped */
 void kvc_tree_flush(struct kvc_tree *t);
+/* One block as it stands in the tree. `ends`: a known prefix may end here (every state group has its snapshot). */
+struct kvc_tree_block {
+    struct kvc_hash hash, parent; /* parent: zeros with depth 1 */
+    uint32_t depth, children;     /* blocks of the prefix that it ends; blocks that follow it */
+    bool ends;
+};
+/* Called whenever a block has come or is about to go (its ancestors are there in both cases). One watcher, which may not call the tree. */
+typedef void (*kvc_tree_change_fn)(void *user, const struct kvc_tree_block *b, bool gone);
+void kvc_tree_watch(struct kvc_tree *t, kvc_tree_change_fn fn, void *user);
+bool kvc_tree_look(const struct kvc_tree *t, const struct kvc_hash *block, struct kvc_tree_block *out); /* false: not there */
+/* At most `cap` blocks from place *at on, which begins at 0 and is moved along; returns how many, and 0 only when all places were seen. A
+ * block keeps its place while it lives, so a walk in pieces sees every block that is there all the time. */
+uint32_t kvc_tree_walk(const struct kvc_tree *t, uint32_t *at, struct kvc_tree_block *out, uint32_t cap);
 bool kvc_tree_has(const struct kvc_tree *t, const struct kvc_hash *block); /* known, in whatever groups */
 uint32_t kvc_tree_blocks(const struct kvc_tree *t);
 uint32_t kvc_tree_pages(const struct kvc_tree *t, uint32_t group); /* pages of a group that blocks refer to, held ones included */

@@ -17,6 +17,8 @@
 
 #define TTL_US ((uint64_t)72 * 3600 * 1000000)
 #define EXPIRE_EVERY_US 1000000u
+#define EVENTS_MIN 64u
+#define EVENTS_MAX 65536u /* of some 40 bytes */
 
 static void copy_text(char *out, size_t cap, const char *text)
 {
@@ -38,7 +40,15 @@ kvs_status wrk__prefix_create(struct wrk_sched *s, const struct wrk_sched_config
     copy_text(s->rope, sizeof s->rope, c->model.rope);
     s->copy_cap = (size_t)s->seqs_max * s->layout.group_count;
     s->copies = calloc(s->copy_cap, sizeof *s->copies);
-    return s->copies ? kvc_tree_create(&s->layout, s->pool, c->tree_nodes, &s->tree) : KVS_SELF_NOMEM;
+    if (!s->copies)
+        return KVS_SELF_NOMEM;
+    kvs_status st = kvc_tree_create(&s->layout, s->pool, c->tree_nodes, &s->tree);
+    uint32_t events = c->tree_nodes < EVENTS_MAX / 2 ? c->tree_nodes * 2 : EVENTS_MAX;
+    if (st == KVS_OK)
+        st = wrk_events_create(events < EVENTS_MIN ? EVENTS_MIN : events, &s->events);
+    if (st == KVS_OK)
+        kvc_tree_watch(s->tree, wrk_events_note, s->events);
+    return st;
 }
 
 static struct kvc_bytes bytes_of(const char *text)

@@ -145,6 +145,7 @@ void wrk_sched_destroy(struct wrk_sched *s)
         kvc_block_table_fini(&s->seqs[i].table);
     }
     kvc_tree_destroy(s->tree);
+    wrk_events_destroy(s->events);
     for (uint32_t g = 0; g < s->layout.group_count; g++) {
         kvc_pool_destroy(s->pool[g]);
         free(s->zeros.flag[g]);
@@ -167,6 +168,11 @@ uint32_t wrk_sched_context(const struct wrk_sched *s)
 {
     return s->context;
 }
+const struct wrk_events *wrk_sched_events(const struct wrk_sched *s)
+{
+    return s->events;
+}
+
 struct kvc_tree *wrk_sched_tree(struct wrk_sched *s)
 {
     return s->tree;

@@ -62,6 +62,8 @@ void wrk_sched_destroy(struct wrk_sched *s);
 const struct kvc_layout *wrk_sched_layout(const struct wrk_sched *s);
 uint32_t wrk_sched_context(const struct wrk_sched *s);
 struct kvc_tree *wrk_sched_tree(struct wrk_sched *s); /* NULL without one */
+struct wrk_events;
+const struct wrk_events *wrk_sched_events(const struct wrk_sched *s); /* of the tree (events.h); NULL without one */
 /* Bounds for eng_ctx_options: most tokens and most logits rows (= sequences) in one step. */
 uint32_t wrk_sched_batch_tokens(const struct wrk_sched *s);
 uint32_t wrk_sched_batch_seqs(const struct wrk_sched *s);

@@ -4,6 +4,7 @@
 #ifndef KVS_WORKER_CORE_SCHED_PRIVATE_H
 #define KVS_WORKER_CORE_SCHED_PRIVATE_H
 
+#include "worker/core/events.h"
 #include "worker/core/sched.h"
 
 #define WRK_NIL UINT32_MAX
@@ -57,6 +58,7 @@ struct wrk_sched {
     uint32_t seqs_max, batch_seqs, context, chunk_tokens, reserve_tokens;
     struct kvc_pool *pool[KVC_GROUPS_MAX];
     struct kvc_tree *tree;
+    struct wrk_events *events; /* of the tree */
     struct wrk_zeros zeros;
     struct wrk_mark *mark[KVC_GROUPS_MAX];
     uint8_t fingerprint[32];
