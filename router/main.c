@@ -24,7 +24,7 @@ struct router_config {
     char name[MSG_ID_MAX], cluster[MSG_ID_MAX], listen[128], control[MSG_URL_MAX], discovery[MSG_URL_MAX], advertise[128];
     char etcd_user[256], etcd_password[256];
     uint32_t placement, local_threshold, max_queue, max_requests, worker_sequences, http_threads, connections, deaths, log_level;
-    uint64_t deadline_us, drain_us;
+    uint64_t deadline_us, drain_us, step_max_us, prefill_queue_us;
     bool resume;
 };
 
@@ -42,8 +42,13 @@ static const struct kvs_config_row rows[] = {
     {"etcd.user", NULL, KVS_CFG_STRING, NULL, 0, 256, NULL, "user of an etcd with authentication", AT(etcd_user)},
     {"etcd.password", NULL, KVS_CFG_STRING, NULL, 0, 256, NULL, "and that one's password", AT(etcd_password)},
     {"router.placement", "placement", KVS_CFG_ENUM, "auto", 0, 0, "auto|local|remote", "where prompts are read", AT(placement)},
-    {"router.local_threshold", "local-threshold", KVS_CFG_U32, "64", 0, MSG_TOKENS_MAX, NULL,
-     "prompts of up to so many tokens are read on the decode worker", AT(local_threshold)},
+    {"router.local_threshold", "local-threshold", KVS_CFG_U32, "0", 0, MSG_TOKENS_MAX, NULL,
+     "prompts of up to so many tokens are read on the decode worker, longer ones elsewhere; 0: what takes less time by the cost model",
+     AT(local_threshold)},
+    {"router.tpot_target", "tpot-target", KVS_CFG_SECONDS, "0.1", 0, 3600, NULL,
+     "time between two tokens of an answer that placing others should keep; 0: no target", AT(step_max_us)},
+    {"router.prefill_queue", "prefill-queue", KVS_CFG_SECONDS, "1", 0, 86400, NULL,
+     "requests wait in the router while the prefill queue that they would join is longer; 0: never", AT(prefill_queue_us)},
     {"router.deadline", "deadline", KVS_CFG_SECONDS, "600", 0.01, 86400, NULL, "seconds a request may take", AT(deadline_us)},
     {"router.max_queue", "max-queue", KVS_CFG_U32, "256", 0, 65536, NULL, "requests that may wait for a place", AT(max_queue)},
     {"router.max_requests", "max-requests", KVS_CFG_U32, "1024", 1, 65536, NULL, "requests at once, waiting ones included", AT(max_requests)},
@@ -143,6 +148,8 @@ static kvs_status start(struct router *r, const struct router_config *c, struct 
     d.core.worker_sequences_max = c->worker_sequences;
     d.core.deadline_us = c->deadline_us;
     d.core.local_threshold = c->local_threshold;
+    d.core.step_max_us = c->step_max_us;
+    d.core.prefill_queue_us = c->prefill_queue_us;
     d.core.placement = (msg_placement)c->placement;
     d.core.resume = c->resume;
     d.core.deaths_max = c->deaths;

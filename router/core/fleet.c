@@ -43,6 +43,23 @@ struct rtr_worker *rtr_fleet_find_id(const struct rtr_fleet *f, const char *id, 
     return NULL;
 }
 
+static void point_link(const struct rtr_fleet *f, const struct rtr_worker *w, struct rtr_link *l)
+{
+    const struct rtr_worker *peer = rtr_fleet_find_id(f, l->id, w->model);
+    l->slot = peer ? peer->slot : RTR_NO_SLOT;
+}
+
+/* Ids stay as reported; which entry they mean changes with the fleet. Those that name this id, or mean this slot, are looked up again. */
+static void point_links_of(const struct rtr_fleet *f, const char *id, uint32_t slot)
+{
+    for (uint32_t i = 0; i < f->workers_max; i++) {
+        struct rtr_worker *w = &f->workers[i];
+        for (uint32_t k = 0; w->key && k < w->link_count; k++)
+            if (w->links[k].slot == slot || strcmp(w->links[k].id, id) == 0)
+                point_link(f, w, &w->links[k]);
+    }
+}
+
 kvs_status rtr_fleet_up(struct rtr_fleet *f, uint64_t key, uint32_t model, const struct msg_card *card)
 {
     KVS_ASSERT(key != 0);
@@ -55,6 +72,7 @@ kvs_status rtr_fleet_up(struct rtr_fleet *f, uint64_t key, uint32_t model, const
     if (!w->key) {
         memset(w, 0, sizeof(*w));
         w->key = key;
+        w->slot = (uint32_t)(w - f->workers);
         f->count++;
     }
     w->model = model;
@@ -64,6 +82,11 @@ kvs_status rtr_fleet_up(struct rtr_fleet *f, uint64_t key, uint32_t model, const
     memcpy(w->numerics, card->numerics, sizeof(w->numerics));
     memcpy(w->kv_types, card->kv_types, sizeof(w->kv_types));
     w->id[sizeof(w->id) - 1] = 0;
+    w->block_tokens = card->block_tokens;
+    w->block_bytes = 0;
+    for (uint32_t g = 0; g < card->group_count && g < MSG_GROUPS_MAX; g++)
+        w->block_bytes += card->group[g].page_bytes;
+    point_links_of(f, w->id, w->slot);
     return KVS_OK;
 }
 
@@ -81,22 +104,19 @@ void rtr_fleet_down(struct rtr_fleet *f, uint64_t key)
     struct rtr_worker *w = rtr_fleet_find(f, key);
     if (!w)
         return;
+    uint32_t slot = w->slot;
     free(w->links);
     memset(w, 0, sizeof(*w));
     KVS_ASSERT(f->count > 0);
     f->count--;
+    point_links_of(f, "", slot);
 }
 
-void rtr_fleet_load(struct rtr_fleet *f, uint64_t key, const struct msg_load *load)
+static void take_links(const struct rtr_fleet *f, struct rtr_worker *w, const struct msg_load *load)
 {
-    struct rtr_worker *w = rtr_fleet_find(f, key);
-    if (!w)
-        return;
-    w->reported_tokens = load->outstanding_tokens;
-    w->draining = load->draining;
     uint32_t n = load->peer_count < RTR_LINKS_MAX ? load->peer_count : RTR_LINKS_MAX;
     if (n > w->link_cap) {
-        char(*grown)[MSG_ID_MAX] = realloc(w->links, n * sizeof(*grown));
+        struct rtr_link *grown = realloc(w->links, n * sizeof(*grown));
         if (!grown) {
             w->link_count = 0; /* without the list no remote placement: slower, still right */
             return;
@@ -104,9 +124,54 @@ void rtr_fleet_load(struct rtr_fleet *f, uint64_t key, const struct msg_load *lo
         w->links = grown;
         w->link_cap = n;
     }
-    for (uint32_t i = 0; i < n; i++)
-        memcpy(w->links[i], load->peers[i].id, MSG_ID_MAX);
+    bool same = n == w->link_count;
+    for (uint32_t i = 0; i < n; i++) {
+        struct rtr_link *l = &w->links[i];
+        same = same && strncmp(l->id, load->peers[i].id, MSG_ID_MAX) == 0;
+        memcpy(l->id, load->peers[i].id, MSG_ID_MAX);
+        l->id[MSG_ID_MAX - 1] = 0;
+        l->measured = rtr_cost_take_link(&load->peers[i], &l->cost);
+    }
     w->link_count = n;
+    for (uint32_t i = 0; !same && i < n; i++)
+        point_link(f, w, &w->links[i]);
+}
+
+void rtr_fleet_load(struct rtr_fleet *f, uint64_t key, const struct msg_load *load, uint64_t now_us)
+{
+    struct rtr_worker *w = rtr_fleet_find(f, key);
+    if (!w)
+        return;
+    w->reported_tokens = load->outstanding_tokens;
+    w->draining = load->draining;
+    w->prefill_left = load->prefill_left;
+    w->context_tokens = load->context_tokens;
+    w->decoding = load->decoding;
+    w->chunk_tokens = load->chunk_tokens;
+    w->load_at_us = now_us;
+    w->fresh[1] = w->fresh[0];
+    w->fresh[0] = 0;
+    rtr_cost_take_speed(&load->speed, &w->speed);
+    take_links(f, w, load);
+}
+
+uint64_t rtr_worker_backlog(const struct rtr_worker *w)
+{
+    return (w->prefill_left > w->fresh[1] ? w->prefill_left : w->fresh[1]) + w->fresh[0];
+}
+
+void rtr_worker_give(struct rtr_worker *w, uint64_t prompt_tokens)
+{
+    w->fresh[0] += prompt_tokens;
+}
+
+void rtr_worker_computed(struct rtr_worker *w, uint64_t prompt_tokens)
+{
+    for (int i = 1; i >= 0; i--) {
+        uint64_t n = w->fresh[i] < prompt_tokens ? w->fresh[i] : prompt_tokens;
+        w->fresh[i] -= n;
+        prompt_tokens -= n;
+    }
 }
 
 bool rtr_worker_decodes(const struct rtr_worker *w)
@@ -119,15 +184,15 @@ bool rtr_worker_prefills(const struct rtr_worker *w)
     return w->role == MSG_ROLE_PREFILL || w->role == MSG_ROLE_BOTH;
 }
 
-static bool lists(const struct rtr_worker *w, const char *id)
+static bool lists(const struct rtr_worker *w, uint32_t slot)
 {
     for (uint32_t i = 0; i < w->link_count; i++)
-        if (strncmp(w->links[i], id, MSG_ID_MAX) == 0)
+        if (w->links[i].slot == slot)
             return true;
     return false;
 }
 
 bool rtr_worker_linked(const struct rtr_worker *a, const struct rtr_worker *b)
 {
-    return a != b && (lists(a, b->id) || lists(b, a->id));
+    return a != b && (lists(a, b->slot) || lists(b, a->slot));
 }

@@ -4,28 +4,42 @@
 #ifndef KVS_ROUTER_CORE_FLEET_H
 #define KVS_ROUTER_CORE_FLEET_H
 
-#include "base/error.h"
-#include "proto/msg.h"
+#include "router/core/cost.h"
 
 #define RTR_LINKS_MAX 256
+#define RTR_NO_SLOT UINT32_MAX
+
+struct rtr_link {
+    char id[MSG_ID_MAX];
+    uint32_t slot; /* of the worker of that id and model; RTR_NO_SLOT: not here */
+    bool measured;
+    struct rtr_link_cost cost; /* of KV that comes from there */
+};
 
 struct rtr_worker {
     uint64_t key; /* 0: entry is free */
+    uint32_t slot;
     uint32_t model;
     char id[MSG_ID_MAX];
     msg_role role;
     bool draining, suspect;
     char numerics[128], kv_types[32]; /* equal: the same tokens bit for bit */
+    uint32_t block_tokens; /* 0: not told */
+    uint64_t block_bytes;  /* of all groups */
     /* from its load reports */
     uint64_t reported_tokens;
+    struct msg_speed speed; /* as far as measured */
+    uint64_t prefill_left, context_tokens, load_at_us;
+    uint32_t decoding, chunk_tokens;
     uint32_t link_count;
-    char (*links)[MSG_ID_MAX]; /* ids of the peers it is linked to; owned, grown on demand, at most RTR_LINKS_MAX */
+    struct rtr_link *links; /* the peers it is linked to; owned, grown on demand, at most RTR_LINKS_MAX */
     uint32_t link_cap;
     /* this router's own account */
     uint32_t sequences;       /* as decode worker */
     uint64_t decode_tokens;   /* prompt to read here + answers to write */
     uint64_t prefill_tokens;  /* prompts given to it as prefill worker, until their first token */
     uint64_t given;           /* times it was chosen: breaks ties, so that equal workers take turns */
+    uint64_t fresh[2];        /* prompt tokens given to compute since its last report, and between the last two */
 };
 
 struct rtr_fleet {
@@ -40,7 +54,11 @@ struct rtr_worker *rtr_fleet_find_id(const struct rtr_fleet *f, const char *id, 
 KVS_MUST_CHECK kvs_status rtr_fleet_up(struct rtr_fleet *f, uint64_t key, uint32_t model, const struct msg_card *card);
 void rtr_fleet_card(struct rtr_fleet *f, uint64_t key, const struct msg_card *card);
 void rtr_fleet_down(struct rtr_fleet *f, uint64_t key);
-void rtr_fleet_load(struct rtr_fleet *f, uint64_t key, const struct msg_load *load);
+void rtr_fleet_load(struct rtr_fleet *f, uint64_t key, const struct msg_load *load, uint64_t now_us);
+/* Prompt tokens that are to be computed there: as reported, and what was given since. A report may have left before the last prompt came. */
+uint64_t rtr_worker_backlog(const struct rtr_worker *w);
+void rtr_worker_give(struct rtr_worker *w, uint64_t prompt_tokens);
+void rtr_worker_computed(struct rtr_worker *w, uint64_t prompt_tokens); /* or called off */
 
 bool rtr_worker_decodes(const struct rtr_worker *w);
 bool rtr_worker_prefills(const struct rtr_worker *w);

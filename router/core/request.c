@@ -26,6 +26,7 @@ kvs_status rtr_req_init(struct rtr_req *q, const struct rtr_request *ask, uint64
 void rtr_req_fini(struct rtr_req *q)
 {
     free((void *)(uintptr_t)q->ask.tokens);
+    rtr_chains_fini(&q->chains);
     for (uint32_t i = 0; i < RTR_CHOICES_MAX; i++) {
         free(q->choice[i].emitted);
         free(q->choice[i].joined);
@@ -124,6 +125,10 @@ void rtr_req_generate(const struct rtr_req *q, uint32_t choice, struct msg_gener
     memcpy(out->prefill_worker, q->prefill_id, sizeof(out->prefill_worker));
     memcpy(out->fetch_worker, a->fetch_worker, sizeof(out->fetch_worker));
     out->fetch_tokens = a->fetch_worker[0] ? out->token_count : 0;
+    if (!a->fetch_worker[0] && q->fetch_id[0]) {
+        memcpy(out->fetch_worker, q->fetch_id, sizeof(out->fetch_worker));
+        out->fetch_tokens = q->fetch_tokens;
+    }
     out->prompt = "";
 }
 

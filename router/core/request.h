@@ -8,6 +8,8 @@
 #ifndef KVS_ROUTER_CORE_REQUEST_H
 #define KVS_ROUTER_CORE_REQUEST_H
 
+#include "router/core/cached.h"
+#include "router/core/policy.h"
 #include "router/core/router.h"
 
 typedef enum rtr_req_state { RTR_REQ_FREE = 0, RTR_REQ_WAITING, RTR_REQ_RUNNING, RTR_REQ_OVER } rtr_req_state;
@@ -35,6 +37,12 @@ struct rtr_req {
     char numerics[128], kv_types[32]; /* of the attempt that began last */
     uint64_t decode, prefill; /* worker keys; prefill 0: local */
     char prefill_id[MSG_ID_MAX];
+    /* placing (place.h) */
+    struct rtr_chains chains; /* names of the prompt's blocks */
+    uint64_t work, worker_of_work; /* prompt tokens given to that worker to compute, until they are */
+    char fetch_id[MSG_ID_MAX];     /* of the current attempt; "": nobody */
+    uint32_t fetch_tokens, option_count;
+    struct rtr_option option[RTR_OPTIONS_MAX]; /* how it was placed */
     char end_text[256];
 };
 

@@ -5,104 +5,12 @@
  *   - records are expanded to whole actions only in rtr_actions: a step of the largest fleet loss stays small.
  * A worker's loss may touch every request at once, so the record array has room for that (sized in rtr_create).
  * SPDX-License-Identifier: Apache-2.0 */
-#include "router/core/router.h"
+#include "router/core/router_impl.h"
 
-#include "base/map.h"
-#include "router/core/admission.h"
-#include "router/core/cached.h"
-#include "router/core/fleet.h"
-#include "router/core/policy.h"
-#include "router/core/request.h"
-
-#include <stdlib.h>
 #include <string.h>
 
 #define ANSWER_GUESS 512u /* tokens an answer is counted as when its limit is larger: most end before */
 #define NO_SLOT UINT32_MAX
-
-struct rec {
-    rtr_action_type type;
-    kvs_status status;
-    uint64_t worker, id;
-    uint32_t slot, attempt, choice, retry_s;
-    bool flag;
-};
-
-struct rtr {
-    struct rtr_config config;
-    struct rtr_fleet fleet;
-    struct rtr_cached *cached; /* what the workers' caches hold */
-    struct rtr_admission admission;
-    struct rtr_req *requests; /* requests_max */
-    struct kvs_map *by_id;    /* id -> slot */
-    uint32_t *over;           /* slots to free at the next step */
-    uint32_t over_count;
-    struct rec *recs;
-    size_t rec_count, rec_next, rec_max;
-    uint64_t now_us;
-    uint64_t earliest_us; /* no deadline is before this */
-    bool pump;            /* a place may have become free */
-    struct msg_token entry;
-    char reject_text[256];
-    struct rtr_stats stats;
-};
-
-void rtr_config_default(struct rtr_config *c)
-{
-    memset(c, 0, sizeof(*c));
-    c->requests_max = 1024;
-    c->queue_max = 256;
-    c->workers_max = 256;
-    c->worker_sequences_max = 128;
-    c->tokens_max = 4u << 20;
-    c->deadline_us = 600ull * 1000000;
-    c->local_threshold = 64;
-    c->placement = MSG_PLACE_AUTO;
-    c->index_bytes = 64u << 20;
-    c->resume = true;
-    c->deaths_max = 2;
-}
-
-kvs_status rtr_create(const struct rtr_config *c, struct rtr **out, struct kvs_error *err)
-{
-    if (!c->requests_max || !c->workers_max || !c->worker_sequences_max || !c->tokens_max || c->deadline_us < 1000)
-        return kvs_fail(err, KVS_SELF_CONFIG, "router: limits of requests, workers, sequences, tokens and the deadline must be above zero");
-    struct rtr *r = calloc(1, sizeof(*r));
-    if (!r)
-        return kvs_fail(err, KVS_SELF_NOMEM, "out of memory");
-    r->config = *c;
-    r->earliest_us = RTR_NEVER;
-    r->rec_max = (size_t)c->requests_max * (RTR_CHOICES_MAX + 2) + 8;
-    r->requests = calloc(c->requests_max, sizeof(*r->requests));
-    r->over = calloc(c->requests_max, sizeof(*r->over));
-    r->recs = calloc(r->rec_max, sizeof(*r->recs));
-    if (!r->requests || !r->over || !r->recs || rtr_fleet_init(&r->fleet, c->workers_max) != KVS_OK ||
-        rtr_cached_create(c->workers_max, c->index_bytes, &r->cached) != KVS_OK ||
-        rtr_admission_init(&r->admission, c->requests_max, c->queue_max, c->tokens_max) != KVS_OK ||
-        kvs_map_create(c->requests_max, &r->by_id) != KVS_OK)
-        goto fail;
-    *out = r;
-    return KVS_OK;
-fail:
-    rtr_destroy(r);
-    return kvs_fail(err, KVS_SELF_NOMEM, "out of memory");
-}
-
-void rtr_destroy(struct rtr *r)
-{
-    if (!r)
-        return;
-    for (uint32_t i = 0; r->requests && i < r->config.requests_max; i++)
-        rtr_req_fini(&r->requests[i]);
-    free(r->requests);
-    free(r->over);
-    free(r->recs);
-    rtr_fleet_fini(&r->fleet);
-    rtr_cached_destroy(r->cached);
-    rtr_admission_fini(&r->admission);
-    kvs_map_destroy(r->by_id);
-    free(r);
-}
 
 static struct rec *push(struct rtr *r, rtr_action_type type, uint64_t id)
 {
@@ -159,6 +67,7 @@ static void uncharge_prompt(struct rtr *r, struct rtr_req *q, struct rtr_choice 
     if (w)
         give_back(q->prefill ? &w->prefill_tokens : &w->decode_tokens, &c->prompt_charge, c->prompt_charge);
     c->prompt_charge = 0;
+    rtr_placer_take_back(q, &r->fleet);
 }
 
 static void uncharge_token(struct rtr *r, struct rtr_req *q, struct rtr_choice *c)
@@ -198,6 +107,7 @@ static void stop_attempt(struct rtr *r, struct rtr_req *q)
         if (q->choice[i].running)
             settle(r, q, &q->choice[i]);
     }
+    rtr_placer_take_back(q, &r->fleet);
     if (live && rtr_fleet_find(&r->fleet, q->decode)) {
         struct rec *a = push(r, RTR_ACT_ABORT, q->ask.id);
         a->worker = q->decode;
@@ -237,22 +147,24 @@ static void finish(struct rtr *r, struct rtr_req *q, kvs_status status, const ch
 
 /* ---- placing ---- */
 
-static kvs_status choose(const struct rtr *r, const struct rtr_req *q, uint64_t avoid, struct rtr_place *out)
+static kvs_status choose(struct rtr *r, struct rtr_req *q, uint64_t avoid, struct rtr_place *out)
 {
-    bool begun = rtr_req_emitted(q);
-    struct rtr_ask ask = {.model = q->ask.model,
-                          .prompt_tokens = rtr_req_tokens(q),
-                          .sequences = rtr_req_live(q),
-                          .placement = q->ask.placement != MSG_PLACE_AUTO ? q->ask.placement : r->config.placement,
-                          .local_threshold = r->config.local_threshold,
-                          .sequences_max = r->config.worker_sequences_max,
-                          .avoid = avoid,
-                          .numerics = begun ? q->numerics : NULL,
-                          .kv_types = begun ? q->kv_types : NULL};
-    return rtr_policy_place(&r->fleet, &ask, out);
+    struct rtr_placing how = {.config = &r->config, .avoid = avoid, .now_us = r->now_us};
+    return rtr_placer_choose(r->policy, r->cached, &r->fleet, q, &how, out);
 }
 
-static void start(struct rtr *r, struct rtr_req *q, const struct rtr_place *p)
+/* A request that comes in: it may be told at once that its deadline cannot be met. */
+static kvs_status choose_first(struct rtr *r, struct rtr_req *q, struct rtr_place *out)
+{
+    struct rtr_placing how = {.config = &r->config, .arriving = true, .now_us = r->now_us};
+    for (uint32_t i = 0; i < r->admission.waiting; i++) {
+        const struct rtr_req *o = &r->requests[rtr_admission_at(&r->admission, i)];
+        how.ahead_tokens += o->ask.model == q->ask.model ? o->ask.token_count : 0;
+    }
+    return rtr_placer_choose(r->policy, r->cached, &r->fleet, q, &how, out);
+}
+
+static void start(struct rtr *r, struct rtr_req *q, struct rtr_place *p)
 {
     KVS_ASSERT(p->decode && q->state == RTR_REQ_WAITING);
     q->state = RTR_REQ_RUNNING;
@@ -269,6 +181,7 @@ static void start(struct rtr *r, struct rtr_req *q, const struct rtr_place *p)
         p->prefill->given++;
     }
     p->decode->given++;
+    rtr_placer_give(q, p);
     if (rtr_req_join(q) != KVS_OK) {
         finish(r, q, KVS_SELF_NOMEM, "out of memory");
         return;
@@ -302,7 +215,7 @@ static void wait_in_queue(struct rtr *r, struct rtr_req *q)
 }
 
 /* The current attempt is over, by itself or by us: the next one. place NULL: when a worker has room. */
-static void again(struct rtr *r, struct rtr_req *q, const struct rtr_place *place)
+static void again(struct rtr *r, struct rtr_req *q, struct rtr_place *place)
 {
     stop_attempt(r, q);
     q->state = RTR_REQ_WAITING;
@@ -430,11 +343,14 @@ static void on_request(struct rtr *r, const struct rtr_request *ask)
         return;
     }
     struct rtr_place p;
-    kvs_status s = choose(r, q, 0, &p);
+    kvs_status s = choose_first(r, q, &p);
     /* Nobody overtakes the waiting ones of its model: one with many choices would never find room otherwise. */
     bool must_wait = s == KVS_BUSY_QUEUE || (s == KVS_OK && model_waits(r, ask->model));
     if (s == KVS_BUSY_NO_WORKER) {
         reject(r, ask->id, s, "no decode worker is ready for this model; try again when one has joined");
+    } else if (p.late_s > 0) {
+        reject(r, ask->id, s, "the first token cannot come before the request's deadline; try again later, or give it more time");
+        r->recs[r->rec_count - 1].retry_s = p.late_s < 60 ? (uint32_t)p.late_s + 1 : 60;
     } else if (must_wait && rtr_admission_room(&r->admission, ask->token_count, true) != KVS_OK) {
         reject(r, ask->id, KVS_BUSY_QUEUE, "all workers are busy and the queue is full; try again later");
     } else if (kvs_map_put(r->by_id, ask->id, slot_of(r, q)) != KVS_OK) {
@@ -599,6 +515,7 @@ static void on_worker_down(struct rtr *r, uint64_t key)
             for (uint32_t k = 0; k < q->ask.choices; k++)
                 q->choice[k].prompt_charge = 0;
             q->prefill = 0;
+            q->work = 0;
         }
         if (q->decode == key)
             attempt_failed(r, q, KVS_PEER_LOST, "the decode worker was lost");
@@ -657,7 +574,7 @@ static void on_event(struct rtr *r, const struct rtr_event *ev)
             w->suspect = ev->flag;
         break;
     case RTR_EV_LOAD:
-        rtr_fleet_load(&r->fleet, ev->worker, ev->load);
+        rtr_fleet_load(&r->fleet, ev->worker, ev->load, r->now_us);
         move_away(r, ev->worker);
         r->pump = true;
         break;
@@ -712,6 +629,8 @@ static bool expand_generate(struct rtr *r, const struct rec *a, struct rtr_actio
     uint64_t left_ms = q->deadline_us > r->now_us ? (q->deadline_us - r->now_us) / 1000 : 0;
     out->remaining_ms = left_ms < 1 ? 1 : left_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)left_ms;
     rtr_req_generate(q, a->choice, &out->generate);
+    out->options = q->option;
+    out->option_count = q->option_count;
     return true;
 }
 
@@ -726,41 +645,4 @@ size_t rtr_actions(struct rtr *r, struct rtr_action *out, size_t cap)
         n++;
     }
     return n;
-}
-
-uint64_t rtr_deadline_us(const struct rtr *r)
-{
-    return r->earliest_us;
-}
-
-void rtr_stats(const struct rtr *r, struct rtr_stats *out)
-{
-    struct rtr_index_stats ix;
-    *out = r->stats;
-    rtr_index_stats(rtr_cached_index(r->cached), &ix);
-    out->index_blocks = ix.locations;
-    out->index_bytes = ix.bytes;
-    out->index_dropped = ix.dropped;
-    for (uint32_t i = 0; i < r->fleet.workers_max; i++) {
-        out->outstanding_tokens += r->fleet.workers[i].decode_tokens + r->fleet.workers[i].prefill_tokens;
-        out->sequences += r->fleet.workers[i].sequences;
-    }
-}
-
-bool rtr_model_ready(const struct rtr *r, uint32_t model, bool *pair_out)
-{
-    bool ready = false, pair = false;
-    for (uint32_t i = 0; i < r->fleet.workers_max; i++) {
-        const struct rtr_worker *d = &r->fleet.workers[i];
-        if (!d->key || d->model != model || d->draining || !rtr_worker_decodes(d))
-            continue;
-        ready = true;
-        for (uint32_t k = 0; k < r->fleet.workers_max && !pair; k++) {
-            const struct rtr_worker *p = &r->fleet.workers[k];
-            pair = p->key && p->model == model && rtr_worker_prefills(p) && rtr_worker_linked(d, p);
-        }
-    }
-    if (pair_out)
-        *pair_out = pair;
-    return ready;
 }

@@ -27,6 +27,8 @@
 
 struct rtr;
 
+struct rtr_option;
+
 struct rtr_config {
     uint32_t requests_max;         /* accepted at once: running and waiting */
     uint32_t queue_max;            /* of these, waiting for a place on a worker */
@@ -34,8 +36,10 @@ struct rtr_config {
     uint32_t worker_sequences_max; /* this router keeps at most so many sequences on one decode worker; more wait here, without pages */
     uint64_t tokens_max;           /* prompt tokens held over all requests */
     uint64_t deadline_us;          /* from EV_REQUEST to the end, unless the request has a nearer one */
-    uint32_t local_threshold;      /* prompts up to so many tokens are prefilled on the decode worker */
-    msg_placement placement;       /* AUTO: by the threshold; LOCAL, REMOTE: always so, unless the request says otherwise */
+    msg_placement placement;       /* AUTO: by the cost model; LOCAL, REMOTE: always so, unless the request says otherwise */
+    uint32_t local_threshold;      /* not 0: instead of the cost model, AUTO keeps prompts of up to so many tokens on the decode worker */
+    uint64_t step_max_us;          /* target for the time between two tokens: a placement that keeps streams inside comes before one that does not */
+    uint64_t prefill_queue_us;     /* requests wait here while the prefill queue that they would join is longer */
     uint64_t index_bytes;          /* most memory of the index of cached blocks */
     bool resume;                   /* requests that have delivered tokens may go on at another worker */
     uint32_t deaths_max;           /* a request under which so many workers died is given up: it may be what kills them */
@@ -93,7 +97,7 @@ struct rtr_event {
 };
 
 typedef enum rtr_action_type {
-    RTR_ACT_GENERATE = 1, /* worker, generate, remaining_ms: call MSG_GENERATE; its END becomes EV_END{id, attempt, choice} */
+    RTR_ACT_GENERATE = 1, /* worker, generate, remaining_ms, options: call MSG_GENERATE; its END becomes EV_END{id, attempt, choice} */
     RTR_ACT_ABORT,        /* worker, id, attempt: call MSG_ABORT (this attempt and earlier ones, all choices); its END says nothing to the core */
     RTR_ACT_CANCEL,       /* worker, id, attempt, choice: CANCEL that one Generate call; the request's other choices go on */
     RTR_ACT_PAUSE,        /* worker, id, flag: PAUSE (true) or RESUME (false) on the worker's Tokens call */
@@ -115,6 +119,8 @@ struct rtr_action {
     uint32_t remaining_ms;
     struct msg_generate generate;
     const struct msg_token *token;
+    const struct rtr_option *options; /* GENERATE: how it was placed: what was chosen, then the next best (policy.h) */
+    uint32_t option_count;
 };
 
 struct rtr_stats {

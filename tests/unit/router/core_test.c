@@ -62,7 +62,7 @@ static void up(struct bench *b, uint64_t key, const char *id, msg_role role)
 static void load(struct bench *b, uint64_t key, uint64_t outstanding, const char *peer)
 {
     struct msg_load *l = calloc(1, sizeof(*l));
-    l->outstanding_tokens = outstanding;
+    l->outstanding_tokens = l->prefill_left = outstanding;
     if (peer) {
         l->peer_count = 1;
         memcpy(l->peers[0].id, peer, strlen(peer) + 1);
@@ -179,11 +179,16 @@ static void test_duplicates_and_late_attempts_are_dropped(void **state)
     idle_and_gone(&b);
 }
 
+static void by_threshold(struct rtr_config *c)
+{
+    c->local_threshold = 64;
+}
+
 static void test_short_prompts_stay_long_ones_travel(void **state)
 {
     (void)state;
     struct bench b;
-    setup(&b, NULL);
+    setup(&b, by_threshold);
     up(&b, 10, "decode-0", MSG_ROLE_DECODE);
     up(&b, 20, "prefill-0", MSG_ROLE_PREFILL);
     ask(&b, 1, 100, 1);
