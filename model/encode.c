@@ -14,7 +14,6 @@
 struct encoder {
     const struct mdl_tokenizer *t;
     struct mdl_merger merger;
-    struct mdl_split *split; /* BPE */
     struct kvs_error *err;
 };
 
@@ -69,7 +68,7 @@ static kvs_status encode_plain(struct encoder *e, const uint8_t *text, size_t n)
         return KVS_OK;
     if (e->t->spm)
         return encode_spm(e, text, n);
-    return mdl_split_run(e->split, text, n, take_piece, e, e->err);
+    return mdl_pretok_split(e->t->pretok, text, n, take_piece, e);
 }
 
 /* First index in [lo, hi) of the sorted texts whose byte at depth is not below c; shorter texts come first. */
@@ -144,10 +143,7 @@ kvs_status mdl_encode(const struct mdl_tokenizer *t, const char *text, size_t le
     /* No token covers more than the longest one does (SPM: three bytes of U+2581 a space): hopeless texts cost nothing. */
     if (len / ((size_t)t->longest * (t->spm ? 3 : 1) + 1) > room)
         return kvs_fail(err, KVS_REQ_TOO_LONG, "the text has more than %zu tokens", ids_max);
-    if (!t->spm && mdl_split_create(t->pretok, &e.split) != KVS_OK)
-        return kvs_fail(err, KVS_SELF_NOMEM, "no memory to tokenize");
     kvs_status st = encode_all(&e, (const uint8_t *)text, len, flags);
-    mdl_split_destroy(e.split);
     mdl_merger_fini(&e.merger);
     if (st != KVS_OK)
         out->count = before;

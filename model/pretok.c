@@ -1,177 +1,221 @@
-/* pretok.c - byte-level BPE splits text before it merges: by the name in the file, by our patterns, through PCRE2.
+/* pretok.c - byte-level BPE splits text before it merges: by the name in the file, which stands for passes of our own matchers (split.h).
  *
- * A pre-tokenizer is one or two passes; the second splits every piece of the first. What no pattern matches stays a piece.
- * Each piece of a pass is a subject of its own: look-ahead ends where it ends.
- * The white space of the patterns is spelled out: PCRE2's own \s counts U+180E, the Unicode property that the original
- * tokenizers use does not. Quantifiers are possessive where nothing that follows could want a character back.
- * Text is checked for UTF-8 once, before; every match then runs with PCRE2_NO_UTF_CHECK (a check a match would be
- * quadratic). Bytes that are no UTF-8 are pieces of their own.
+ * A pre-tokenizer is one or more passes; each splits every piece of the one before. What no match covers stays a piece. Each piece of a pass is
+ * a subject of its own: look-ahead ends where it ends.
+ * Text is checked for UTF-8 once, before; bytes that are no UTF-8 are pieces of their own.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "model/tokenizer_int.h"
 #include "base/utf8.h"
+#include "model/split.h"
+#include "model/unicode.h"
 
-#define PCRE2_CODE_UNIT_WIDTH 8
-#include <pcre2.h>
-
-#include <stdlib.h>
 #include <string.h>
 
-#define PASSES_MAX 2u
-#define SPACE \
-    "\\x{09}-\\x{0d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
-#define GPT2                                                                                                           \
-    "'(?:[sdmt]|ll|ve|re)| ?\\p{L}++| ?\\p{N}++| ?[^" SPACE "\\p{L}\\p{N}]++|[" SPACE "]+(?![^" SPACE "])|[" SPACE "]" \
-                                                                                                                   "+" \
-                                                                                                                   "+"
-#define DIGIT "\\p{N}"
+#define PASSES_MAX 6u
+#define RANGES(r) .ranges = r, .range_count = sizeof r / sizeof r[0]
 
-struct passes {
-    const char *pattern[PASSES_MAX];
+/* Letters with case, as the vocabulary deepseek-llm was made with: it spells them out. */
+static const uint32_t cased_letters[][2] = {
+    {0x41, 0x5a},       {0x61, 0x7a},       {0xb5, 0xb5},       {0xc0, 0xd6},       {0xd8, 0xf6},
+    {0xf8, 0x1ba},      {0x1bc, 0x1bf},     {0x1c4, 0x293},     {0x295, 0x2af},     {0x370, 0x373},
+    {0x376, 0x376},     {0x377, 0x377},     {0x37b, 0x37d},     {0x37f, 0x37f},     {0x386, 0x386},
+    {0x388, 0x38a},     {0x38c, 0x38c},     {0x38e, 0x3a1},     {0x3a3, 0x3f5},     {0x3f7, 0x481},
+    {0x48a, 0x52f},     {0x531, 0x556},     {0x10a0, 0x10c5},   {0x13a0, 0x13f5},   {0x13f8, 0x13fd},
+    {0x1c90, 0x1cba},   {0x1cbd, 0x1cbf},   {0x1d00, 0x1d2b},   {0x1d6b, 0x1d77},   {0x1d79, 0x1d9a},
+    {0x1e00, 0x1f15},   {0x1f18, 0x1f1d},   {0x1f20, 0x1f45},   {0x1f48, 0x1f4d},   {0x1f50, 0x1f57},
+    {0x1f59, 0x1f59},   {0x1f5b, 0x1f5b},   {0x1f5d, 0x1f5d},   {0x1f5f, 0x1f7d},   {0x1f80, 0x1fb4},
+    {0x1fb6, 0x1fbc},   {0x1fbe, 0x1fbe},   {0x1fc2, 0x1fc4},   {0x1fc6, 0x1fcc},   {0x1fd0, 0x1fd3},
+    {0x1fd6, 0x1fdb},   {0x1fe0, 0x1fec},   {0x1ff2, 0x1ff4},   {0x1ff6, 0x1ffc},   {0x2102, 0x2102},
+    {0x2107, 0x2107},   {0x210a, 0x2113},   {0x2115, 0x2115},   {0x2119, 0x211d},   {0x2124, 0x2124},
+    {0x2126, 0x2126},   {0x2128, 0x2128},   {0x212a, 0x212d},   {0x212f, 0x2134},   {0x2139, 0x2139},
+    {0x213c, 0x213f},   {0x2145, 0x2149},   {0x214e, 0x214e},   {0x2183, 0x2183},   {0x2184, 0x2184},
+    {0x2c00, 0x2c7b},   {0x2c7e, 0x2ce4},   {0x2ceb, 0x2cee},   {0x2cf2, 0x2cf2},   {0x2cf3, 0x2cf3},
+    {0xa640, 0xa66d},   {0xa680, 0xa69b},   {0xa722, 0xa76f},   {0xa771, 0xa787},   {0xa78b, 0xa78e},
+    {0xab70, 0xabbf},   {0xfb00, 0xfb06},   {0xfb13, 0xfb17},   {0xff21, 0xff3a},   {0xff41, 0xff5a},
+    {0x10400, 0x1044f}, {0x104b0, 0x104d3}, {0x104d8, 0x104fb}, {0x10c80, 0x10cb2}, {0x10cc0, 0x10cf2},
+    {0x118a0, 0x118df}, {0x1e900, 0x1e943},
 };
-static const struct passes gpt2_passes = {{GPT2, NULL}};
-static const struct passes smollm_passes = {{DIGIT, GPT2}};
+static const uint32_t written_signs[][2] = {{0x21, 0x2f},     {0x3a, 0x7e},     {0x2018, 0x201f},
+                                            {0x3000, 0x3002}, {0xff01, 0xff0f}, {0xff1a, 0xff5e}};
+static const uint32_t cjk_and_hangul[][2] = {{0x800, 0x9fa5}, {0xac00, 0xd7ff}};
+static const uint32_t cjk_and_kana[][2] = {{0x3040, 0x30ff}, {0x4e00, 0x9fa5}};
+
+struct mdl_pretok {
+    uint32_t flags;
+    struct pass {
+        mdl_match_fn match;
+        struct mdl_match_how how;
+    } pass[PASSES_MAX]; /* up to the first without a function */
+};
+
+static const struct mdl_pretok
+    gpt2 = {0, {{mdl_match_gpt2, {0}}}},
+    one_digit_gpt2 = {0, {{mdl_match_run, {.mask = MDL_NUMBER, .longest = 1}}, {mdl_match_gpt2, {0}}}},
+    words_3 = {0, {{mdl_match_words, {.mask = MDL_LETTER, .longest = 3}}}},
+    llama3 = {MDL_PRETOK_WHOLE | MDL_PRETOK_BOS, {{mdl_match_words, {.mask = MDL_LETTER, .longest = 3}}}},
+    words_1 = {0, {{mdl_match_words, {.mask = MDL_LETTER, .longest = 1}}}},
+    words_1_marks = {0, {{mdl_match_words, {.mask = MDL_LETTER | MDL_MARK, .longest = 1}}}},
+    tekken = {MDL_PRETOK_WHOLE | MDL_PRETOK_BOS, {{mdl_match_words, {.cased = true, .longest = 1, .slash = true}}}},
+    gpt4o = {0, {{mdl_match_words, {.cased = true, .suffix = true, .longest = 3, .slash = true}}}},
+    deepseek_llm = {0,
+                    {{mdl_match_line_end, {0}},
+                     {mdl_match_run, {.space = true, RANGES(cased_letters)}},
+                     {mdl_match_run, {.space = true, RANGES(written_signs)}},
+                     {mdl_match_last_spaces, {0}},
+                     {mdl_match_run, {RANGES(cjk_and_hangul)}},
+                     {mdl_match_run, {.mask = MDL_NUMBER}}}},
+    deepseek_coder = {0,
+                      {{mdl_match_line_end, {0}},
+                       {mdl_match_run, {.space = true, .mask = MDL_LETTER}},
+                       {mdl_match_run, {.space = true, .mask = MDL_PUNCTUATION}},
+                       {mdl_match_run, {RANGES(cjk_and_hangul)}},
+                       {mdl_match_run, {.mask = MDL_NUMBER, .longest = 1}}}},
+    deepseek_v3 = {0,
+                   {{mdl_match_run, {.mask = MDL_NUMBER, .longest = 3}},
+                    {mdl_match_run, {RANGES(cjk_and_kana)}},
+                    {mdl_match_deepseek3, {0}}}},
+    falcon = {0, {{mdl_match_signs, {.slash = true}}, {mdl_match_gpt2, {0}}, {mdl_match_three_digits, {0}}}},
+    by_default = {0,
+                  {{mdl_match_signs, {0}},
+                   {mdl_match_gpt2, {0}},
+                   {mdl_match_run, {.mask = MDL_NUMBER}},
+                   {mdl_match_three_digits, {0}}}};
 
 static const struct {
     const char *name;
-    const struct passes *passes;
+    const struct mdl_pretok *pretok;
 } names[] = {
-    {"gpt-2", &gpt2_passes},       {"phi-2", &gpt2_passes},       {"mpt", &gpt2_passes},
-    {"olmo", &gpt2_passes},        {"jina-es", &gpt2_passes},     {"jina-de", &gpt2_passes},
-    {"jina-v2-es", &gpt2_passes},  {"jina-v2-de", &gpt2_passes},  {"jina-v2-code", &gpt2_passes},
-    {"smollm", &smollm_passes},    {"starcoder", &smollm_passes}, {"refact", &smollm_passes},
-    {"command-r", &smollm_passes}, {"exaone", &smollm_passes},    {"codeshell", &smollm_passes},
+    {"gpt-2", &gpt2},
+    {"phi-2", &gpt2},
+    {"mpt", &gpt2},
+    {"olmo", &gpt2},
+    {"jais", &gpt2},
+    {"jina-es", &gpt2},
+    {"jina-de", &gpt2},
+    {"jina-v2-es", &gpt2},
+    {"jina-v2-de", &gpt2},
+    {"jina-v2-code", &gpt2},
+    {"gigachat", &gpt2},
+    {"trillion", &gpt2},
+    {"granite-docling", &gpt2},
+    {"smollm", &one_digit_gpt2},
+    {"starcoder", &one_digit_gpt2},
+    {"refact", &one_digit_gpt2},
+    {"command-r", &one_digit_gpt2},
+    {"exaone", &one_digit_gpt2},
+    {"codeshell", &one_digit_gpt2},
+    {"minerva-7b", &one_digit_gpt2},
+    {"llama-bpe", &llama3},
+    {"llama3", &llama3},
+    {"llama-v3", &llama3},
+    {"falcon3", &llama3},
+    {"falcon-h1", &llama3},
+    {"pixtral", &llama3},
+    {"midm-2.0", &llama3},
+    {"lfm2", &llama3},
+    {"dbrx", &words_3},
+    {"smaug-bpe", &words_3},
+    {"glm4", &words_3},
+    {"chatglm-bpe", &words_3},
+    {"qwen2", &words_1},
+    {"deepseek-r1-qwen", &words_1},
+    {"megrez", &words_1},
+    {"stablelm2", &words_1},
+    {"hunyuan", &words_1},
+    {"grok-2", &words_1},
+    {"qwen35", &words_1_marks},
+    {"tekken", &tekken},
+    {"gpt-4o", &gpt4o},
+    {"llama4", &gpt4o},
+    {"kanana2", &gpt4o},
+    {"deepseek-llm", &deepseek_llm},
+    {"deepseek-coder", &deepseek_coder},
+    {"deepseek-v3", &deepseek_v3},
+    {"hunyuan-dense", &deepseek_v3},
+    {"falcon", &falcon},
+    {"default", &by_default},
 };
 #define NAME_COUNT (sizeof names / sizeof names[0])
 
-struct mdl_pretok {
-    pcre2_code *code[PASSES_MAX];
-    bool jit[PASSES_MAX];
-    uint32_t passes;
-};
-
-struct mdl_split {
-    const struct mdl_pretok *p;
-    pcre2_match_data *match[PASSES_MAX];
-    mdl_piece_fn fn;
-    void *user;
-    struct kvs_error *err;
-};
-
 static kvs_status fail_name(struct mdl_str name, struct kvs_error *err)
 {
-    char shown[40], list[200] = "";
-    size_t n = name.len < sizeof shown - 1 ? name.len : sizeof shown - 1, len = 0;
+    char shown[40];
+    size_t n = name.len < sizeof shown - 1 ? name.len : sizeof shown - 1;
     for (size_t i = 0; i < n; i++)
         shown[i] = name.data[i] > 32 && name.data[i] < 127 ? name.data[i] : '?';
     shown[n] = '\0';
-    for (size_t i = 0; i < NAME_COUNT; i++)
-        len += kvs_format(list + len, sizeof list - len, "%s%s", i > 0 ? ", " : "", names[i].name);
-    return kvs_fail(err, KVS_SELF_MODEL, "tokenizer.ggml.pre: '%s' is not known (known: %s)", shown, list);
+    return kvs_fail(err, KVS_SELF_MODEL,
+                    "tokenizer.ggml.pre: '%s' is none of the %zu pre-tokenizers known here (docs/MODELS.md lists them)",
+                    shown, NAME_COUNT);
 }
 
-static kvs_status compile(struct mdl_pretok *p, const char *pattern, struct kvs_error *err)
+kvs_status mdl_pretok_find(struct mdl_str name, const struct mdl_pretok **out, struct kvs_error *err)
 {
-    int code = 0;
-    PCRE2_SIZE at = 0;
-    pcre2_code *c = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
-    if (c == NULL)
-        return kvs_fail(err, KVS_SELF_INTERNAL, "PCRE2 error %d at %zu of a pre-tokenizer's pattern", code, (size_t)at);
-    /* No JIT (a hardened kernel): the interpreter gives the same answers, slower. */
-    p->jit[p->passes] = pcre2_jit_compile(c, PCRE2_JIT_COMPLETE) == 0;
-    p->code[p->passes++] = c;
-    return KVS_OK;
-}
-
-kvs_status mdl_pretok_create(struct mdl_str name, struct mdl_pretok **out, struct kvs_error *err)
-{
-    const struct passes *passes = NULL;
-    for (size_t i = 0; i < NAME_COUNT && passes == NULL; i++) {
-        if (name.len == strlen(names[i].name) && memcmp(name.data, names[i].name, name.len) == 0)
-            passes = names[i].passes;
-    }
-    if (passes == NULL)
-        return fail_name(name, err);
-    struct mdl_pretok *p = calloc(1, sizeof *p);
-    if (p == NULL)
-        return kvs_fail(err, KVS_SELF_NOMEM, "no memory for the pre-tokenizer");
-    kvs_status s = KVS_OK;
-    for (uint32_t i = 0; s == KVS_OK && i < PASSES_MAX && passes->pattern[i] != NULL; i++)
-        s = compile(p, passes->pattern[i], err);
-    if (s != KVS_OK) {
-        mdl_pretok_destroy(p);
-        return s;
-    }
-    *out = p;
-    return KVS_OK;
-}
-
-void mdl_pretok_destroy(struct mdl_pretok *p)
-{
-    if (p == NULL)
-        return;
-    for (uint32_t i = 0; i < p->passes; i++)
-        pcre2_code_free(p->code[i]);
-    free(p);
-}
-
-kvs_status mdl_split_create(const struct mdl_pretok *p, struct mdl_split **out)
-{
-    struct mdl_split *s = calloc(1, sizeof *s);
-    if (s == NULL)
-        return KVS_SELF_NOMEM;
-    s->p = p;
-    for (uint32_t i = 0; i < p->passes; i++) {
-        s->match[i] = pcre2_match_data_create(1, NULL);
-        if (s->match[i] == NULL) {
-            mdl_split_destroy(s);
-            return KVS_SELF_NOMEM;
+    for (size_t i = 0; i < NAME_COUNT; i++) {
+        if (name.len == strlen(names[i].name) && memcmp(name.data, names[i].name, name.len) == 0) {
+            *out = names[i].pretok;
+            return KVS_OK;
         }
     }
-    *out = s;
-    return KVS_OK;
+    return fail_name(name, err);
 }
 
-void mdl_split_destroy(struct mdl_split *s)
+uint32_t mdl_pretok_flags(const struct mdl_pretok *p)
 {
-    if (s == NULL)
-        return;
-    for (uint32_t i = 0; i < PASSES_MAX; i++)
-        pcre2_match_data_free(s->match[i]);
-    free(s);
+    return p->flags;
 }
 
-static kvs_status run_pass(struct mdl_split *s, uint32_t pass, const uint8_t *text, size_t n);
+struct split {
+    const struct mdl_pretok *p;
+    mdl_piece_fn fn;
+    void *user;
+};
+
+static kvs_status run_pass(const struct split *s, uint32_t pass, const uint8_t *text, size_t n);
 
 /* One level down: the next pass, or the caller. Depth is the number of passes. */
-static kvs_status hand_on(struct mdl_split *s, uint32_t pass, const uint8_t *piece, size_t n)
+static inline kvs_status hand_on(const struct split *s, uint32_t pass, const uint8_t *piece, size_t n)
 {
     if (n == 0)
         return KVS_OK;
-    return pass < s->p->passes ? run_pass(s, pass, piece, n) : s->fn(s->user, piece, n);
+    return pass < PASSES_MAX && s->p->pass[pass].match != NULL ? run_pass(s, pass, piece, n) : s->fn(s->user, piece, n);
 }
 
-static kvs_status run_pass(struct mdl_split *s, uint32_t pass, const uint8_t *text, size_t n)
+static size_t last_spaces(const uint8_t *text, size_t n, const uint8_t *classes)
 {
-    const pcre2_code *code = s->p->code[pass];
-    pcre2_match_data *match = s->match[pass];
-    const PCRE2_SIZE *range = pcre2_get_ovector_pointer(match);
-    for (size_t at = 0; at < n;) {
-        int rc = s->p->jit[pass] ? pcre2_jit_match(code, text, n, at, PCRE2_NO_UTF_CHECK, match, NULL)
-                                 : pcre2_match(code, text, n, at, PCRE2_NO_UTF_CHECK, match, NULL);
-        if (rc == PCRE2_ERROR_NOMATCH)
-            return hand_on(s, pass + 1, text + at, n - at);
-        if (rc < 0)
-            return kvs_fail(s->err, KVS_REQ_INVALID, "the text cannot be tokenized: PCRE2 error %d", rc);
-        size_t begin = range[0], end = range[1];
-        KVS_ASSERT(begin >= at && end > begin && end <= n);
-        kvs_status st = hand_on(s, pass + 1, text + at, begin - at);
-        if (st == KVS_OK)
-            st = hand_on(s, pass + 1, text + begin, end - begin);
-        if (st != KVS_OK)
-            return st;
-        at = end;
+    while (n > 0) {
+        size_t at = n - 1;
+        uint32_t cp = 0;
+        while (at > 0 && (text[at] & 0xc0) == 0x80)
+            at--;
+        if (kvs_utf8_decode(text + at, n - at, &cp) <= 0 || (classes[cp] & MDL_SPACE) == 0)
+            break;
+        n = at;
     }
-    return KVS_OK;
+    return n;
+}
+
+static kvs_status run_pass(const struct split *s, uint32_t pass, const uint8_t *text, size_t n)
+{
+    const struct pass *p = &s->p->pass[pass];
+    struct mdl_subject x = {.s = text, .n = n, .classes = mdl_char_classes()};
+    kvs_status st = KVS_OK;
+    size_t gap = 0; /* where what nothing has matched begins */
+    if (p->match == mdl_match_last_spaces)
+        x.tail = last_spaces(text, n, x.classes);
+    for (size_t at = 0; at < n && st == KVS_OK;) {
+        size_t end = p->match(&x, at, &p->how);
+        if (end == 0) {
+            for (at++; at < n && (text[at] & 0xc0) == 0x80;)
+                at++;
+            continue;
+        }
+        st = hand_on(s, pass + 1, text + gap, at - gap);
+        if (st == KVS_OK)
+            st = hand_on(s, pass + 1, text + at, end - at);
+        at = gap = end;
+    }
+    return st == KVS_OK ? hand_on(s, pass + 1, text + gap, n - gap) : st;
 }
 
 /* Length of the valid UTF-8 at the head of the text. */
@@ -188,15 +232,12 @@ static size_t valid_head(const uint8_t *text, size_t n)
     return at;
 }
 
-kvs_status mdl_split_run(struct mdl_split *s, const uint8_t *text, size_t n, mdl_piece_fn fn, void *user,
-                         struct kvs_error *err)
+kvs_status mdl_pretok_split(const struct mdl_pretok *p, const uint8_t *text, size_t n, mdl_piece_fn fn, void *user)
 {
-    s->fn = fn;
-    s->user = user;
-    s->err = err;
+    struct split s = {p, fn, user};
     for (size_t at = 0; at < n;) {
         size_t head = valid_head(text + at, n - at);
-        kvs_status st = hand_on(s, 0, text + at, head);
+        kvs_status st = hand_on(&s, 0, text + at, head);
         at += head;
         if (st == KVS_OK && at < n)
             st = fn(user, text + at++, 1);

@@ -363,6 +363,10 @@ static kvs_status read_merges(struct mdl_tokenizer *t, const struct mdl_gguf *g,
 /* A piece that is a token can be taken whole only if merging would have given just that; found out once, here. */
 static kvs_status mark_whole(struct mdl_tokenizer *t, struct kvs_error *err)
 {
+    if (t->pretok != NULL && (mdl_pretok_flags(t->pretok) & MDL_PRETOK_WHOLE) != 0) {
+        memset(t->whole, 1, t->vocab);
+        return KVS_OK;
+    }
     struct mdl_ids ids = {0};
     struct mdl_merger m = {.t = t, .out = &ids, .ids_max = SIZE_MAX, .err = err};
     kvs_status st = KVS_OK;
@@ -495,7 +499,7 @@ static kvs_status read_kind(struct mdl_tokenizer *t, const struct mdl_gguf *g, s
         return KVS_OK;
     if (!mdl_gguf_str(g, "tokenizer.ggml.pre", &pre))
         pre = (struct mdl_str){"(absent)", 8};
-    return mdl_pretok_create(pre, &t->pretok, err);
+    return mdl_pretok_find(pre, &t->pretok, err);
 }
 
 /* Half-filled on failure: mdl_tokenizer_destroy copes. */
@@ -520,7 +524,8 @@ static kvs_status fill(struct mdl_tokenizer *t, const struct mdl_gguf *g, struct
         st = collect_specials(t, false, &t->special_all, err);
     if (st == KVS_OK)
         st = collect_specials(t, true, &t->special_user, err);
-    read_bool(g, "tokenizer.ggml.add_bos_token", t->spm, &t->add_bos);
+    bool bos = t->spm || (t->pretok != NULL && (mdl_pretok_flags(t->pretok) & MDL_PRETOK_BOS) != 0);
+    read_bool(g, "tokenizer.ggml.add_bos_token", bos, &t->add_bos);
     read_bool(g, "tokenizer.ggml.add_eos_token", false, &t->add_eos);
     read_bool(g, "tokenizer.ggml.add_space_prefix", t->spm, &t->space_prefix);
     t->space_prefix = t->space_prefix && t->spm;
@@ -549,7 +554,6 @@ void mdl_tokenizer_destroy(struct mdl_tokenizer *t)
 {
     if (t == NULL)
         return;
-    mdl_pretok_destroy(t->pretok);
     free(t->blob);
     free(t->text_end);
     free(t->type);

@@ -1,6 +1,6 @@
 /* tokenizer.h - text to ids and back: SentencePiece (SPM) and byte-level BPE, as the GGUF's tokenizer.ggml.* keys say.
  * Immutable after create; any thread may encode (scratch is per call). Time is linear within a small factor, stack is bounded.
- * Invalid UTF-8 is accepted: such bytes are pieces of their own. A PCRE2 match error is KVS_REQ_INVALID.
+ * Invalid UTF-8 is accepted: such bytes are pieces of their own.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_MODEL_TOKENIZER_H
 #define KVS_MODEL_TOKENIZER_H
@@ -18,7 +18,7 @@ void mdl_ids_fini(struct mdl_ids *v);
 KVS_MUST_CHECK kvs_status mdl_ids_push(struct mdl_ids *v, int32_t id);
 
 /* Copies what it needs: the GGUF's bytes may go away afterwards. An unknown tokenizer model or pre-tokenizer name is an
- * error that names it and lists the known ones. */
+ * error that names it. */
 KVS_MUST_CHECK kvs_status mdl_tokenizer_create(const struct mdl_gguf *g, struct mdl_tokenizer **out, struct kvs_error *err);
 void mdl_tokenizer_destroy(struct mdl_tokenizer *t);
 

@@ -1,7 +1,7 @@
 /* tokenizer_int.h - what the tokenizer's own files share; nobody else includes it.
  *
  *   tokenizer.c  the vocabulary: texts, look-up tables, what the file's keys say; accessors
- *   pretok.c     byte-level BPE: text to pieces, by the passes that the file's .pre names
+ *   pretok.c     byte-level BPE: text to pieces, by the passes that the file's .pre names (split.h: their matchers, unicode.h: their classes)
  *   merge.c      one piece to ids: merges by priority, the same machine for BPE (ranks) and SPM (scores)
  *   encode.c     mdl_encode: special tokens cut out, the rest handed to the above
  *   detok.c      ids to text as it becomes certain
@@ -62,21 +62,21 @@ struct mdl_tokenizer {
     struct mdl_pair *pairs;
     uint64_t pair_mask;
     struct mdl_specials special_all, special_user; /* with and without MDL_PARSE_SPECIAL */
-    struct mdl_pretok *pretok;
+    const struct mdl_pretok *pretok; /* byte-level BPE */
 };
 
 struct mdl_str mdl_text(const struct mdl_tokenizer *t, int32_t id);
 int32_t mdl_text_find(const struct mdl_tokenizer *t, const uint8_t *bytes, size_t n); /* MDL_NO_ID when absent */
 
 /* pretok.c. A piece callback's failure ends the split and is returned. */
+enum mdl_pretok_flags {
+    MDL_PRETOK_WHOLE = 1, /* a piece that is a token is that token, whatever its merges would make of it */
+    MDL_PRETOK_BOS = 2,   /* BOS is added unless the file says otherwise */
+};
 typedef kvs_status (*mdl_piece_fn)(void *user, const uint8_t *piece, size_t n);
-struct mdl_split; /* per call: PCRE2's match data */
-KVS_MUST_CHECK kvs_status mdl_pretok_create(struct mdl_str name, struct mdl_pretok **out, struct kvs_error *err);
-void mdl_pretok_destroy(struct mdl_pretok *p);
-KVS_MUST_CHECK kvs_status mdl_split_create(const struct mdl_pretok *p, struct mdl_split **out);
-void mdl_split_destroy(struct mdl_split *s);
-KVS_MUST_CHECK kvs_status mdl_split_run(struct mdl_split *s, const uint8_t *text, size_t n, mdl_piece_fn fn, void *user,
-                                        struct kvs_error *err);
+KVS_MUST_CHECK kvs_status mdl_pretok_find(struct mdl_str name, const struct mdl_pretok **out, struct kvs_error *err);
+uint32_t mdl_pretok_flags(const struct mdl_pretok *p);
+KVS_MUST_CHECK kvs_status mdl_pretok_split(const struct mdl_pretok *p, const uint8_t *text, size_t n, mdl_piece_fn fn, void *user);
 
 /* merge.c */
 struct mdl_symbol {

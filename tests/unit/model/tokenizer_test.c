@@ -111,6 +111,24 @@ static void test_vectors_starcoder(void **state)
     run_vectors("starcoder");
 }
 
+static void test_vectors_falcon(void **state)
+{
+    (void)state;
+    run_vectors("falcon");
+}
+
+static void test_vectors_deepseek_llm(void **state)
+{
+    (void)state;
+    run_vectors("deepseek-llm");
+}
+
+static void test_vectors_deepseek_coder(void **state)
+{
+    (void)state;
+    run_vectors("deepseek-coder");
+}
+
 static void test_vectors_llama_spm(void **state)
 {
     (void)state;
@@ -282,6 +300,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_vectors_gpt2),
         cmocka_unit_test(test_vectors_starcoder),
+        cmocka_unit_test(test_vectors_falcon),
+        cmocka_unit_test(test_vectors_deepseek_llm),
+        cmocka_unit_test(test_vectors_deepseek_coder),
         cmocka_unit_test(test_vectors_llama_spm),
         cmocka_unit_test(test_vectors_phi3),
         cmocka_unit_test(test_golden_prompts_stories260k),
