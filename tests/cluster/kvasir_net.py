@@ -284,8 +284,8 @@ class Refused(Exception):
 class Streams:
     """A number of clients, each of which asks for one stream after the other; every token is compared, every end is judged."""
 
-    def __init__(self, hosts, known, clients=20, end_seconds=60):
-        self.hosts, self.known, self.end_seconds = hosts, known, end_seconds * SLOW
+    def __init__(self, hosts, known, clients=20, end_seconds=60, leave=0.0):
+        self.hosts, self.known, self.end_seconds, self.leave, self.left = hosts, known, end_seconds * SLOW, leave, 0
         self.lock, self.over = threading.Lock(), threading.Event()
         self.done, self.broken, self.wrong, self.gaps = 0, [], [], []
         self.excused = set()  # routers whose connections may break
@@ -327,7 +327,8 @@ class Streams:
             self.wrong.append(text)
 
     def one(self, i, router, body, want):
-        rows, finish, last = [], None, time.monotonic()
+        rows, finish, last, rng = [], None, time.monotonic(), random.Random(f"{i} {self.done}")
+        leaves_at = rng.randrange(len(want)) if rng.random() < self.leave else None
         s = router.stream("/v1/completions", body, seconds=self.end_seconds)
         try:
             if s.status != 200:
@@ -343,6 +344,10 @@ class Streams:
                     rows += list(zip(choice["token_ids"], choice["kvasir"]["logits"]))
                     finish = choice["finish_reason"]
                 self.where[i] = len(rows)
+                if leaves_at is not None and len(rows) > leaves_at:
+                    same_as(rows, want[:len(rows)], "a stream that was left")
+                    self.left += 1
+                    return
                 with self.lock:
                     self.gaps.append((now, now - last))
                 last = now
