@@ -19,7 +19,7 @@ struct page_ref {
 struct call {
     bool live;
     uint32_t generation;
-    uint64_t conn, request;
+    uint64_t conn, request, xfer;
     uint32_t stream, peer;
     uint64_t arrived_us, deadline_us;
     wrk_seq_id seq;
@@ -71,7 +71,7 @@ kvs_status pfw_create(const struct pfw_config *c, struct pfw **out, struct kvs_e
     p->call_max_us = c->call_max_us ? c->call_max_us : 600000000;
     p->calls = calloc(p->calls_max, sizeof *p->calls);
     p->action_cap =
-        (size_t)p->calls_max * (p->send_window + 1) + 1; /* per event: a window and an END of each call, a refusal */
+        (size_t)p->calls_max * (p->send_window + 2) + 1; /* per event: a window, a DROP and an END of each call, a refusal */
     p->actions = calloc(p->action_cap, sizeof *p->actions);
     if (!p->calls || !p->actions)
         goto fail;
@@ -290,6 +290,7 @@ static void on_call(struct pfw *p, const struct pfw_event *ev, uint64_t now_us)
                        .stream = ev->stream,
                        .peer = ev->peer,
                        .request = m->request,
+                       .xfer = m->xfer,
                        .arrived_us = now_us,
                        .token_count = m->token_count,
                        .deadline_us = ev->call.deadline_us ? ev->call.deadline_us : now_us + p->call_max_us};
@@ -312,6 +313,11 @@ static void stop(struct pfw *p, struct call *c, kvs_status status, const char *w
     kvs_format(c->why, sizeof c->why, "%s", why);
     kvt_source_stop(c->source, status);
     wrk_seq_stop(p->sched, c->seq);
+    if (kvt_source_in_flight(c->source) > 0 && p->peer_up[c->peer]) { /* a peer that is gone takes its queue along */
+        struct pfw_action *a = act(p, PFW_ACT_DROP, (uint32_t)(c - p->calls), c->request);
+        a->send.peer = c->peer;
+        a->send.header.xfer = c->xfer;
+    }
 }
 
 /* The sink needs nothing more. how: the counter of the way in which this call left. */

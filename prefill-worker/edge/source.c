@@ -27,7 +27,10 @@ struct source {
     struct pfw *core;
     struct pfw_action *line; /* sends that the transport did not take yet, oldest at head */
     uint32_t head, count;
-    struct wrk_follow calls, refused, posted;
+    uint64_t *dropped; /* cookies of sends that were given up while they stood in line: their SENT is due */
+    uint32_t dropped_count;
+    uint64_t sends_cancelled;
+    struct wrk_follow calls, refused, posted, cancelled;
 };
 
 static void perform(struct source *s);
@@ -67,21 +70,47 @@ static void send(struct source *s, const struct pfw_action *a)
     s->line[(s->head + s->count++) % LINE_MAX_] = *a;
 }
 
+static void drop(struct source *s, const struct pfw_action *d)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < s->count; i++) {
+        struct pfw_action a = s->line[(s->head + i) % LINE_MAX_];
+        if (a.send.peer == d->send.peer && a.send.header.xfer == d->send.header.xfer)
+            s->dropped[s->dropped_count++] = a.send.cookie;
+        else
+            s->line[(s->head + kept++) % LINE_MAX_] = a;
+    }
+    s->count = kept;
+    if (kvt_send_drop(wrk_worker_port(s->w), d->send.peer, d->send.header.xfer) != KVS_OK)
+        KVS_DEBUG("sends not given up", "req=%llu", (unsigned long long)d->request); /* then they go out, for nobody */
+}
+
+static void perform_one(struct source *s, const struct pfw_action *a)
+{
+    if (a->kind == PFW_ACT_DROP) {
+        drop(s, a);
+    } else if (a->kind == PFW_ACT_END) {
+        KVS_DEBUG("prefill ended", "req=%llu status=%s messages=%u tokens=%u", (unsigned long long)a->request,
+                  kvs_status_name(a->end.end.status), a->end.end.pages_sent, a->end.end.prefill_tokens);
+        net_rpc_end(wrk_worker_rpc(s->w), a->end.conn, a->end.stream, &a->end.end);
+    } else {
+        send(s, a);
+    }
+}
+
 static void perform(struct source *s)
 {
     struct pfw_action a[ACTIONS];
     size_t n;
     drain_line(s);
     while ((n = pfw_actions(s->core, a, ACTIONS)) != 0)
-        for (size_t i = 0; i < n; i++) {
-            if (a[i].kind != PFW_ACT_END) {
-                send(s, &a[i]);
-                continue;
-            }
-            KVS_DEBUG("prefill ended", "req=%llu status=%s messages=%u tokens=%u", (unsigned long long)a[i].request,
-                      kvs_status_name(a[i].end.end.status), a[i].end.end.pages_sent, a[i].end.end.prefill_tokens);
-            net_rpc_end(wrk_worker_rpc(s->w), a[i].end.conn, a[i].end.stream, &a[i].end.end);
-        }
+        for (size_t i = 0; i < n; i++)
+            perform_one(s, &a[i]);
+    while (s->dropped_count > 0) {
+        struct pfw_event ev = {.kind = PFW_EV_SENT, .sent = {.cookie = s->dropped[--s->dropped_count], .status = KVS_REQ_CANCELLED}};
+        s->sends_cancelled++;
+        feed(s, &ev);
+    }
 }
 
 static void source_destroy(void *self)
@@ -91,6 +120,7 @@ static void source_destroy(void *self)
         return;
     pfw_destroy(s->core);
     free(s->line);
+    free(s->dropped);
     free(s);
 }
 
@@ -101,10 +131,11 @@ static kvs_status source_create(struct wrk_worker *w, void **self_out, struct kv
         return kvs_fail(err, KVS_SELF_NOMEM, "out of memory for the prefill role");
     s->w = w;
     s->line = calloc(LINE_MAX_, sizeof *s->line);
+    s->dropped = calloc(LINE_MAX_, sizeof *s->dropped);
     struct pfw_config c = {.sched = wrk_worker_sched(w), .calls_max = CALLS_MAX, .vocab = wrk_worker_card(w)->vocab, .send_window = SEND_WINDOW};
     if (wrk_worker_card(w)->role == MSG_ROLE_BOTH)
         c.queue_wait_us = BOTH_WAIT_US;
-    kvs_status st = s->line == NULL ? kvs_fail(err, KVS_SELF_NOMEM, "out of memory for the prefill role") : pfw_create(&c, &s->core, err);
+    kvs_status st = s->line == NULL || s->dropped == NULL ? kvs_fail(err, KVS_SELF_NOMEM, "out of memory for the prefill role") : pfw_create(&c, &s->core, err);
     if (st != KVS_OK) {
         source_destroy(s);
         return st;
@@ -113,6 +144,7 @@ static kvs_status source_create(struct wrk_worker *w, void **self_out, struct kv
     s->calls.counter = kvs_counter(m, "kvasir_prefill_calls_total", "", "PREFILL calls taken or refused");
     s->refused.counter = kvs_counter(m, "kvasir_prefill_refused_total", "", "PREFILL calls refused");
     s->posted.counter = kvs_counter(m, "kvasir_kv_posted_pages_total", "", "KV pages handed to the transport as their source");
+    s->cancelled.counter = kvs_counter(m, "kvasir_kv_sends_cancelled_total", "", "Messages that were given up before they left, their call being over");
     *self_out = s;
     return KVS_OK;
 }
@@ -187,6 +219,7 @@ static bool source_port_event(void *self, const struct kvt_event *ev)
 {
     if (ev->kind != KVT_EV_SENT)
         return false;
+    ((struct source *)self)->sends_cancelled += ev->status == KVS_REQ_CANCELLED;
     feed(self, &(struct pfw_event){.kind = PFW_EV_SENT, .sent = {.cookie = ev->cookie, .status = ev->status}});
     return true;
 }
@@ -233,6 +266,7 @@ static void source_metrics(void *self)
     wrk_follow(&s->calls, st.calls);
     wrk_follow(&s->refused, st.refused);
     wrk_follow(&s->posted, st.pages_posted);
+    wrk_follow(&s->cancelled, s->sends_cancelled);
 }
 
 #define OPS                                                                                                         \

@@ -157,6 +157,21 @@ def test_client_that_leaves():
         same_as(rows_of(c.complete(row["prompt_ids"], 10, "remote")), want_for(row, 10), "afterwards")
 
 
+def test_what_a_cancelled_transfer_had_in_line_is_not_sent():
+    """The transport is slow, the client leaves: what was not posted yet is given up at the prefill worker, and the pages are back."""
+    row = long_row()
+    with Cluster(STORIES, *SHAPE, env={"KVASIR_FAILPOINTS_SET": "kvt.before_send=delay:40@1+"}) as c:
+        data = json.dumps({"model": "m", "prompt": row["prompt_ids"], "max_tokens": 30, "stream": True, "kvasir": {"placement": "remote"}})
+        with socket.create_connection((c.host, c.port), timeout=5) as early:
+            early.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n{data}".encode())
+            wait_for("pages leave", 30 * SLOW, lambda: "failpoint fired" in c.log("prefill-0"), 0.005)
+        took = c.idle(20)
+        given_up = c.metrics().sum("kvasir_kv_sends_cancelled_total", worker="prefill-0")
+        print(f"        {given_up:.0f} messages given up, pages back after {took:.2f} s")
+        assert given_up > 0, "everything was sent all the same"
+        same_as(rows_of(c.complete(row["prompt_ids"], 10, "remote")), want_for(row, 10), "afterwards")
+
+
 class ByHand(Cluster):
     """Daemons started by this process, which does not wait for them."""
 

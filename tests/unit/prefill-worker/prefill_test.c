@@ -33,6 +33,8 @@ struct bench {
     uint32_t send_count, unsent_most;
     struct pfw_action ends[32];
     uint32_t end_count;
+    uint32_t drops;
+    uint64_t dropped_xfer;
     uint32_t pages;
     int32_t ids[256];
     bool auto_send;
@@ -65,6 +67,12 @@ static void drain(struct bench *b)
             if (a[i].kind == PFW_ACT_END) {
                 assert_true(b->end_count < 32);
                 b->ends[b->end_count++] = a[i];
+                continue;
+            }
+            if (a[i].kind == PFW_ACT_DROP) {
+                assert_int_equal(a[i].send.peer, PEER);
+                b->drops++;
+                b->dropped_xfer = a[i].send.header.xfer;
                 continue;
             }
             assert_true(b->send_count < 256);
@@ -377,8 +385,11 @@ static void test_cancel_in_every_state(void **state)
     for (int st = 0; st < STAGES; st++) {
         struct bench b;
         reach(&b, (enum stage)st, 0);
-        uint32_t pinned = held(&b), sends = b.send_count;
+        uint32_t pinned = held(&b), sends = b.send_count, drops = unsent(&b) > 0;
         stream_event(&b, PFW_EV_CANCEL, 1);
+        assert_int_equal(b.drops, drops); /* once, and only when something may still be in line */
+        if (drops)
+            assert_int_equal(b.dropped_xfer, 1001);
         if (unsent(&b) > 0) { /* the transport still reads the pages: neither END nor unpinning yet */
             assert_int_equal(b.end_count, 0);
             assert_int_equal(held(&b), pinned);
