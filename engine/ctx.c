@@ -57,6 +57,27 @@ static kvs_status scratch_create(struct eng_ctx *c, uint32_t threads)
     return KVS_OK;
 }
 
+/* Rows of recurrent layers. */
+static kvs_status state_create(struct eng_ctx *c)
+{
+    const struct mdl_card *k = &c->m->card;
+    size_t n = c->batch_tokens;
+    c->span = calloc(c->batch_seqs, sizeof *c->span);
+    if (k->ssm.inner == 0 || c->span == NULL) {
+        return c->span != NULL ? KVS_OK : KVS_SELF_NOMEM;
+    }
+    uint32_t inner = k->ssm.inner, channels = eng_conv_channels(k), steps = k->ssm.per_channel ? inner : 0;
+    c->in_stride = padded(inner + (k->ssm.per_channel ? inner : channels + k->ssm.heads));
+    c->mid_stride = padded(channels);
+    c->low_stride = padded(k->ssm.per_channel ? k->ssm.heads + 2 * k->ssm.state_size : 0);
+    c->dt_stride = padded(steps);
+    c->in = eng_alloc(4 * n * c->in_stride);
+    c->mid = eng_alloc(4 * n * c->mid_stride);
+    c->low = eng_alloc(4 * n * c->low_stride);
+    c->dt = eng_alloc(4 * n * c->dt_stride);
+    return c->in != NULL && c->mid != NULL && c->low != NULL && c->dt != NULL ? KVS_OK : KVS_SELF_NOMEM;
+}
+
 static kvs_status activations_create(struct eng_ctx *c)
 {
     const struct mdl_card *k = &c->m->card;
@@ -67,7 +88,7 @@ static kvs_status activations_create(struct eng_ctx *c)
     c->v_stride = padded(k->kv_heads * k->value_dim);
     c->o_stride = padded(k->heads * k->value_dim);
     c->g_stride = padded(k->ff);
-    size_t widest = max_u32(c->y_stride, max_u32(c->o_stride, c->g_stride)),
+    size_t widest = max_u32(max_u32(c->y_stride, padded(k->ssm.inner)), max_u32(c->o_stride, c->g_stride)),
            blocks = (widest + ENG_BLOCK - 1) / ENG_BLOCK;
     struct {
         void **p;
@@ -89,10 +110,26 @@ static kvs_status activations_create(struct eng_ctx *c)
             return KVS_SELF_NOMEM;
         }
     }
+    if (state_create(c) != KVS_OK) {
+        return KVS_SELF_NOMEM;
+    }
     c->slots = ENG_SPLIT_ROWS * ((c->m->context + ENG_SEGMENT - 1) / ENG_SEGMENT);
     c->partial = eng_alloc(4ull * c->slots * k->heads * (k->value_dim + 2));
     c->item = calloc(max_u32(c->batch_tokens, c->slots), sizeof *c->item);
     return c->partial != NULL && c->item != NULL ? KVS_OK : KVS_SELF_NOMEM;
+}
+
+static bool group_fits(const struct mdl_card *c, const struct kvc_group *g)
+{
+    switch (g->kind) {
+    case KVC_FULL:
+    case KVC_WINDOW:
+        return c->latent.kv_rank == 0 && g->kv_heads == c->kv_heads && g->key_dim == c->key_dim &&
+               g->value_dim == c->value_dim;
+    case KVC_LATENT: return c->latent.kv_rank != 0 && g->key_dim == c->key_dim;
+    case KVC_STATE: return g->state_bytes == eng_state_bytes(c);
+    }
+    return false;
 }
 
 static kvs_status check_options(const struct eng_model *m, const struct kvc_layout *l, const struct eng_kv *kv,
@@ -112,8 +149,7 @@ static kvs_status check_options(const struct eng_model *m, const struct kvc_layo
     }
     for (uint32_t i = 0; i < l->group_count; i++) {
         const struct kvc_group *g = &l->group[i];
-        if (g->kind != KVC_FULL || g->kv_heads != c->kv_heads || g->key_dim != c->key_dim ||
-            g->value_dim != c->value_dim) {
+        if (!group_fits(c, g)) {
             return kvs_fail(err, KVS_SELF_INTERNAL, "KV group %u does not fit the model", i);
         }
         if (kv->base[i] == NULL || ((uintptr_t)kv->base[i] & 63u) != 0) {
@@ -165,9 +201,19 @@ void eng_ctx_destroy(struct eng_ctx *c)
         return;
     }
     eng_team_destroy(c->team);
-    void *owned[] = {c->x,   c->y,         c->h,     c->q,       c->k,      c->v,       c->o,
-                     c->g,   c->u,         c->act_q, c->act_dx,  c->act_sx, c->act_sum, c->head_tail,
-                     c->row, c->logit_row, c->bad,   c->partial, c->item,   c->scratch, c->scratch_bytes};
+    void *owned[] = {c->in,        c->mid,
+                     c->low,       c->dt,
+                     c->span,      c->x,
+                     c->y,         c->h,
+                     c->q,         c->k,
+                     c->v,         c->o,
+                     c->g,         c->u,
+                     c->act_q,     c->act_dx,
+                     c->act_sx,    c->act_sum,
+                     c->head_tail, c->row,
+                     c->logit_row, c->bad,
+                     c->partial,   c->item,
+                     c->scratch,   c->scratch_bytes};
     for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) {
         free(owned[i]);
     }
@@ -184,7 +230,8 @@ static bool table_covers(const struct eng_ctx *c, const struct kvc_block_table *
     for (uint32_t g = 0; g < t->group_count; g++) {
         const uint32_t *page = kvc_block_row(t, g);
         const struct kvc_group *kind = &c->layout.group[g];
-        uint32_t from = kind->kind == KVC_STATE ? kvc_state_block(&c->layout, end) : kvc_first_visible(&c->layout, kind, pos);
+        uint32_t from =
+            kind->kind == KVC_STATE ? kvc_state_block(&c->layout, end) : kvc_first_visible(&c->layout, kind, pos);
         for (uint32_t b = from; b < blocks; b++) {
             if (page[b] >= c->kv.pages[g]) { /* NONE too */
                 return false;
@@ -223,8 +270,10 @@ static kvs_status check_parts(const struct eng_ctx *c, const struct eng_part *pa
 static void list_rows(struct eng_ctx *c, struct eng_part *parts, uint32_t part_count)
 {
     c->rows = c->logit_rows = 0;
+    c->spans = part_count;
     for (uint32_t i = 0; i < part_count; i++) {
         parts[i].status = KVS_OK;
+        c->span[i] = (struct eng_span){.row = c->rows, .count = parts[i].count};
         for (uint32_t j = 0; j < parts[i].count; j++) {
             if (j >= parts[i].logits_from) {
                 c->logit_row[c->logit_rows++] = c->rows;
@@ -239,11 +288,14 @@ static void list_rows(struct eng_ctx *c, struct eng_part *parts, uint32_t part_c
 /* Later positions see more keys: they are listed first, so that the threads finish together. */
 static void list_items(struct eng_ctx *c)
 {
+    c->items = 0;
+    if (c->m->card.heads == 0) {
+        return;
+    }
     uint32_t share = c->m->card.heads / c->m->card.kv_heads, most = ENG_ATTN_ROWS / share;
     most = most < 1 ? 1 : most > POSITIONS_PER_ITEM ? POSITIONS_PER_ITEM : most;
     bool split = c->rows <= ENG_SPLIT_ROWS;
     uint32_t slot = 0;
-    c->items = 0;
     for (uint32_t end = c->rows; end > 0;) {
         struct eng_row *last = &c->row[end - 1];
         uint32_t segments = last->pos / ENG_SEGMENT + 1;

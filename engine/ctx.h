@@ -25,6 +25,11 @@ struct eng_attn_item {
     uint32_t slot; /* where a split segment's result goes; UINT32_MAX: whole rows, straight to the output */
 };
 
+/* Rows of one part: row .. row + count - 1. */
+struct eng_span {
+    uint32_t row, count;
+};
+
 struct eng_ctx {
     const struct eng_model *m;
     struct kvc_layout layout;
@@ -34,6 +39,8 @@ struct eng_ctx {
 
     /* Activations, [row][stride]; strides are padded to whole strips where products write. */
     float *x, *y, *h, *q, *k, *v, *o, *g, *u;
+    float *in, *mid, *low, *dt; /* recurrent layers: what each product and the convolution leave */
+    uint32_t in_stride, mid_stride, low_stride, dt_stride;
     uint32_t y_stride, q_stride, k_stride, v_stride, o_stride, g_stride;
     int16_t *act_q;
     float *act_dx, *act_sx;
@@ -48,6 +55,8 @@ struct eng_ctx {
     struct eng_row *row;
     uint32_t *logit_row;
     struct eng_attn_item *item;
+    struct eng_span *span; /* [batch_seqs] */
+    uint32_t spans;
     uint32_t rows, logit_rows, items;
     atomic_uchar *bad; /* [row]: a NaN, infinity or overflow was met */
     float *logits;

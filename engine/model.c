@@ -39,12 +39,9 @@ static kvs_status choose_ops(const char *isa, const struct eng_ops **out, struct
                     best != NULL ? " or " : "", best != NULL ? best->name : "");
 }
 
-static kvs_status check_card(const struct mdl_card *c, uint32_t context, struct kvs_error *err)
+static kvs_status check_attention(const struct mdl_card *c, struct kvs_error *err)
 {
-    if (c->layers == 0 || c->layers > 512 || c->width == 0 || c->ff == 0 || c->vocab == 0) {
-        return kvs_fail(err, KVS_SELF_MODEL, "model has no layers, width, feed-forward length or vocabulary");
-    }
-    if (c->kv_heads == 0 || c->heads == 0 || c->heads % c->kv_heads != 0) {
+    if (c->kv_heads == 0 || c->heads % c->kv_heads != 0) {
         return kvs_fail(err, KVS_SELF_MODEL, "%u attention heads cannot share %u KV heads", c->heads, c->kv_heads);
     }
     if (c->key_dim == 0 || c->value_dim == 0 || c->key_dim > ENG_HEAD_DIM_MAX || c->value_dim > ENG_HEAD_DIM_MAX) {
@@ -55,10 +52,28 @@ static kvs_status check_card(const struct mdl_card *c, uint32_t context, struct 
         return kvs_fail(err, KVS_SELF_MODEL, "rope of %u dims with base %g does not fit heads of %u", c->rope.dims,
                         c->rope.base, c->key_dim);
     }
+    return KVS_OK;
+}
+
+static kvs_status check_card(const struct mdl_card *c, uint32_t context, struct kvs_error *err)
+{
+    if (c->layers == 0 || c->layers > KVC_LAYERS_MAX || c->width == 0 || c->vocab == 0 ||
+        (c->ff == 0 && c->heads != 0)) {
+        return kvs_fail(err, KVS_SELF_MODEL, "model has no layers, width, feed-forward length or vocabulary");
+    }
+    if (c->heads == 0 && c->ssm.inner == 0) {
+        return kvs_fail(err, KVS_SELF_MODEL, "model has neither attention heads nor recurrent channels");
+    }
+    if (c->ssm.inner != 0 && (c->ssm.conv_kernel > ENG_CONV_MAX || c->ssm.state_size > ENG_STATE_MAX ||
+                              (c->ssm.per_channel && c->ssm.groups != 1))) {
+        return kvs_fail(err, KVS_SELF_UNSUPPORTED,
+                        "a convolution over %u tokens, %u states a channel or %u groups are not in this build",
+                        c->ssm.conv_kernel, c->ssm.state_size, c->ssm.groups);
+    }
     if (context == 0 || context > CONTEXT_MAX) {
         return kvs_fail(err, KVS_SELF_CONFIG, "a context of %u tokens is outside 1..%u", context, CONTEXT_MAX);
     }
-    return KVS_OK;
+    return c->heads != 0 ? check_attention(c, err) : KVS_OK;
 }
 
 static kvs_status rope_config(const struct mdl_gguf *g, const struct eng_model *m, struct eng_rope_config *r,
@@ -189,10 +204,10 @@ kvs_status eng_model_matrix(struct eng_model *m, const struct mdl_tensor *t, uin
     return eng_model_rows(m, t, rows, 0, rows, cols, w, err);
 }
 
-kvs_status eng_model_vector(struct eng_model *m, const struct mdl_tensor *t, uint64_t n, float **out,
-                            struct kvs_error *err)
+kvs_status eng_model_table(struct eng_model *m, const struct mdl_tensor *t, uint64_t rows, uint64_t cols, bool turned,
+                           float **out, struct kvs_error *err)
 {
-    kvs_status s = check_shape(t, 1, n, err);
+    kvs_status s = check_shape(t, rows, cols, err);
     if (s != KVS_OK) {
         return s;
     }
@@ -202,13 +217,22 @@ kvs_status eng_model_vector(struct eng_model *m, const struct mdl_tensor *t, uin
     if (*out != NULL) {
         return kvs_fail(err, KVS_SELF_MODEL, "tensor %.*s appears twice", (int)t->name.len, t->name.data);
     }
-    *out = eng_alloc((size_t)n * sizeof(float));
+    *out = eng_alloc((size_t)(rows * cols) * sizeof(float));
     if (*out == NULL) {
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for tensor %.*s", (int)t->name.len, t->name.data);
     }
-    memcpy(*out, t->data, (size_t)n * sizeof(float));
-    m->bytes += n * sizeof(float);
+    memcpy(*out, t->data, (size_t)(rows * cols) * sizeof(float));
+    for (uint64_t i = 0; turned && i < rows * cols; i++) {
+        memcpy(*out + i % cols * rows + i / cols, t->data + 4 * i, sizeof(float));
+    }
+    m->bytes += rows * cols * sizeof(float);
     return KVS_OK;
+}
+
+kvs_status eng_model_vector(struct eng_model *m, const struct mdl_tensor *t, uint64_t n, float **out,
+                            struct kvs_error *err)
+{
+    return eng_model_table(m, t, 1, n, false, out, err);
 }
 
 static kvs_status load_tensors(const struct mdl_gguf *g, struct eng_model *m, struct mdl_fingerprint_state *f,
@@ -334,13 +358,34 @@ size_t eng_numerics_class(kvc_type kv_type, char *out, size_t cap)
     return kvs_format(out, cap, "kvasir-1,a16,cpu-fma,tp1,k=%s,v=%s", kv, kv);
 }
 
+/* What a layer keeps; attention first (block/attention.c, block/state.c count on it). */
+static void layer_caches(const struct mdl_card *c, uint32_t layer, struct kvc_layer *out)
+{
+    *out = (struct kvc_layer){.count = 0};
+    if ((c->layer[layer] & MDL_LAYER_ATTENTION) != 0) {
+        out->cache[out->count++] =
+            c->latent.kv_rank != 0
+                ? (struct kvc_cache){.kind = KVC_LATENT, .kv_heads = 1, .key_dim = c->key_dim}
+                : (struct kvc_cache){
+                      .kind = KVC_FULL, .kv_heads = c->kv_heads, .key_dim = c->key_dim, .value_dim = c->value_dim};
+    }
+    if ((c->layer[layer] & MDL_LAYER_STATE) != 0) {
+        out->cache[out->count++] = (struct kvc_cache){.kind = KVC_STATE, .state_bytes = (uint32_t)eng_state_bytes(c)};
+    }
+}
+
 kvs_status eng_kv_layout(const struct mdl_card *card, kvc_type kv_type, uint32_t block_tokens, uint32_t group_layers,
                          struct kvc_layout *out, struct kvs_error *err)
 {
+    struct kvc_layer layers[KVC_LAYERS_MAX];
+    if (card->layers > KVC_LAYERS_MAX || eng_state_bytes(card) > UINT32_MAX) {
+        return kvs_fail(err, KVS_SELF_UNSUPPORTED, "%u layers, or states of this size, are too many", card->layers);
+    }
+    for (uint32_t i = 0; i < card->layers; i++) {
+        layer_caches(card, i, &layers[i]);
+    }
     struct kvc_layout_config c = {.layers = card->layers,
-                                  .kv_heads = card->kv_heads,
-                                  .key_dim = card->key_dim,
-                                  .value_dim = card->value_dim,
+                                  .layer = layers,
                                   .kv_type = kv_type,
                                   .block_tokens = block_tokens,
                                   .group_layers = group_layers};

@@ -18,6 +18,15 @@ struct eng_attention {
 #define ENG_ROTATION_NONE UINT32_MAX
 #define ENG_ROTATIONS 2u
 
+/* A recurrent layer's weights; units: channels (mamba) or heads (mamba2). */
+struct eng_state_weights {
+    struct eng_weight in, x, dt, out; /* x, dt: mamba only */
+    float *conv, *conv_bias;          /* [kernel][channels of the convolution] */
+    float *dt_bias, *d;               /* [units] */
+    float *a;                         /* mamba: [state_size][inner]; mamba2: [heads] */
+    float *norm;                      /* [inner], by group, or NULL */
+};
+
 /* Fields that a layer's parts (block/tensors.h) do not include stay zero. All data is owned and freed by tensors.c. */
 struct eng_layer {
     struct eng_attention attention;
@@ -28,6 +37,7 @@ struct eng_layer {
     float *attn_post_norm;           /* [width] */
     float *ffn_norm, *ffn_post_norm; /* [width] */
     struct eng_weight gate, up, down;
+    struct eng_state_weights state;
 };
 
 /* Cosines and sines of every position, [context][dims / 2]. */
@@ -56,7 +66,21 @@ KVS_MUST_CHECK kvs_status eng_model_rows(struct eng_model *m, const struct mdl_t
 /* Packs a matrix of the given shape into *w; a vector of n floats into *out. Errors name the tensor. */
 KVS_MUST_CHECK kvs_status eng_model_matrix(struct eng_model *m, const struct mdl_tensor *t, uint64_t rows,
                                            uint64_t cols, struct eng_weight *w, struct kvs_error *err);
+/* A small F32 tensor of the given shape as floats [rows][cols], or turned: [cols][rows]. */
+KVS_MUST_CHECK kvs_status eng_model_table(struct eng_model *m, const struct mdl_tensor *t, uint64_t rows, uint64_t cols,
+                                          bool turned, float **out, struct kvs_error *err);
 KVS_MUST_CHECK kvs_status eng_model_vector(struct eng_model *m, const struct mdl_tensor *t, uint64_t n, float **out,
                                            struct kvs_error *err);
+
+/* Channels of a recurrent layer's convolution: x, and with mamba2 B and C. */
+static inline uint32_t eng_conv_channels(const struct mdl_card *c)
+{
+    return c->ssm.inner + (c->ssm.per_channel ? 0 : 2 * c->ssm.groups * c->ssm.state_size);
+}
+/* What one recurrent layer keeps: the convolution's last inputs, then its states. */
+static inline uint64_t eng_state_bytes(const struct mdl_card *c)
+{
+    return 4 * ((uint64_t)(c->ssm.conv_kernel - 1) * eng_conv_channels(c) + (uint64_t)c->ssm.state_size * c->ssm.inner);
+}
 
 #endif

@@ -20,7 +20,7 @@ struct eng_arch {
     eng_activation activation; /* between gate and up */
 };
 
-extern const struct eng_arch eng_arch_llama;
+extern const struct eng_arch eng_arch_llama, eng_arch_mamba, eng_arch_mamba2;
 
 /* The table of all of them; NULL: not there. names: their list for error messages. */
 const struct eng_arch *eng_arch_find(const char *name);

@@ -5,6 +5,8 @@
 
 static const struct eng_arch *const archs[] = {
     &eng_arch_llama,
+    &eng_arch_mamba,
+    &eng_arch_mamba2,
 };
 
 const struct eng_arch *eng_arch_find(const char *name)

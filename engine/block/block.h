@@ -65,6 +65,9 @@ void eng_block_attention(struct eng_run *r, uint32_t layer);
 /* Whether attention's, the feed-forward's or the mixture's input products want 16-bit blocks of h. */
 bool eng_attention_quantized(const struct eng_layer *l);
 bool eng_ffn_quantized(const struct eng_layer *l);
+/* A recurrent layer's mixing of h (mamba, mamba2); the state in the sequence's page goes on: pending. */
+void eng_block_state(struct eng_run *r, uint32_t layer);
+bool eng_state_quantized(const struct eng_layer *l);
 /* gate and up, activation, down: pending. */
 void eng_block_ffn(struct eng_run *r, uint32_t layer);
 /* Logits of the rows that are asked for, scaled by the card's logit_scale. */

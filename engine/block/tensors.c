@@ -5,10 +5,31 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef enum extent_of { ONE, WIDTH, HEADS_Q, HEADS_K, HEADS_V, HEADS_O, KEY, FF } extent_of;
+typedef enum extent_of {
+    ONE,
+    WIDTH,
+    HEADS_Q,
+    HEADS_K,
+    HEADS_V,
+    HEADS_O,
+    KEY,
+    FF,
+    STATE_IN,
+    CONV,
+    KERNEL,
+    INNER,
+    LOW,
+    RANK,
+    UNITS,
+    A_COLS,
+    D_ROWS,
+    D_COLS,
+    GROUPS,
+    GROUP
+} extent_of;
 
 /* QKV and GATE_UP: several matrices of the layer one above the other. */
-typedef enum slot_form { VECTOR, MATRIX, QKV, GATE_UP } slot_form;
+typedef enum slot_form { VECTOR, MATRIX, QKV, GATE_UP, TABLE, TURNED } slot_form;
 
 static const struct slot {
     const char *name;
@@ -37,6 +58,17 @@ static const struct slot {
     {"ffn_down.weight", ENG_PART_FFN | ENG_PART_FFN_FUSED, MATRIX, AT(down), WIDTH, FF},
     {"post_attention_norm.weight", ENG_PART_POST_NORMS, VECTOR, AT(attn_post_norm), ONE, WIDTH},
     {"post_ffw_norm.weight", ENG_PART_POST_NORMS, VECTOR, AT(ffn_post_norm), ONE, WIDTH},
+    {"ffn_norm", ENG_PART_BARE_FFN_NORM, VECTOR, AT(ffn_norm), ONE, WIDTH},
+    {"ssm_in.weight", ENG_PART_STATE, MATRIX, AT(state.in), STATE_IN, WIDTH},
+    {"ssm_conv1d.weight", ENG_PART_STATE, TURNED, AT(state.conv), CONV, KERNEL},
+    {"ssm_conv1d.bias", ENG_PART_CONV_BIAS, VECTOR, AT(state.conv_bias), ONE, CONV},
+    {"ssm_x.weight", ENG_PART_STATE_STEP, MATRIX, AT(state.x), LOW, INNER},
+    {"ssm_dt.weight", ENG_PART_STATE_STEP, MATRIX, AT(state.dt), INNER, RANK},
+    {"ssm_dt.bias", ENG_PART_STATE, VECTOR, AT(state.dt_bias), ONE, UNITS},
+    {"ssm_a", ENG_PART_STATE, TURNED, AT(state.a), UNITS, A_COLS},
+    {"ssm_d", ENG_PART_STATE, TABLE, AT(state.d), D_ROWS, D_COLS},
+    {"ssm_norm.weight", ENG_PART_STATE_NORM, TABLE, AT(state.norm), GROUPS, GROUP},
+    {"ssm_out.weight", ENG_PART_STATE, MATRIX, AT(state.out), WIDTH, INNER},
 #undef AT
 };
 #define SLOTS (sizeof slots / sizeof slots[0])
@@ -52,6 +84,19 @@ static uint64_t extent(const struct mdl_card *c, extent_of d)
     case HEADS_O: return (uint64_t)c->heads * c->value_dim;
     case KEY: return c->key_dim;
     case FF: return c->ff;
+    case STATE_IN:
+        return c->ssm.inner + (uint64_t)(c->ssm.per_channel ? c->ssm.inner : eng_conv_channels(c) + c->ssm.heads);
+    case CONV: return eng_conv_channels(c);
+    case KERNEL: return c->ssm.conv_kernel;
+    case INNER: return c->ssm.inner;
+    case LOW: return c->ssm.heads + 2 * (uint64_t)c->ssm.state_size;
+    case RANK: return c->ssm.heads;
+    case UNITS: return c->ssm.per_channel ? c->ssm.inner : c->ssm.heads;
+    case A_COLS: return c->ssm.per_channel ? c->ssm.state_size : 1;
+    case D_ROWS: return c->ssm.per_channel ? 1 : c->ssm.heads;
+    case D_COLS: return c->ssm.per_channel ? c->ssm.inner : 1;
+    case GROUPS: return c->ssm.groups;
+    case GROUP: return c->ssm.inner / c->ssm.groups;
     }
     return 0;
 }
@@ -63,7 +108,7 @@ static void *field_of(struct eng_layer *l, const struct slot *s)
 
 static const void *data_of(struct eng_layer *l, const struct slot *s)
 {
-    if (s->form == VECTOR) {
+    if (s->form == VECTOR || s->form == TABLE || s->form == TURNED) {
         return *(float **)field_of(l, s);
     }
     return ((const struct eng_weight *)field_of(l, s))->data;
@@ -118,6 +163,8 @@ static kvs_status take(struct eng_model *m, struct eng_layer *l, const struct sl
     void *field = field_of(l, s);
     switch (s->form) {
     case VECTOR: return eng_model_vector(m, t, cols, field, err);
+    case TABLE:
+    case TURNED: return eng_model_table(m, t, rows, cols, s->form == TURNED, field, err);
     case MATRIX: return eng_model_matrix(m, t, rows, cols, field, err);
     case QKV: return take_qkv(m, l, t, err);
     case GATE_UP: {
@@ -190,7 +237,7 @@ void eng_tensors_free(struct eng_model *m)
     for (uint32_t i = 0; m->layer != NULL && i < m->card.layers; i++) {
         struct eng_layer *l = &m->layer[i];
         for (size_t j = 0; j < SLOTS; j++) {
-            if (slots[j].form == VECTOR) {
+            if (slots[j].form == VECTOR || slots[j].form == TABLE || slots[j].form == TURNED) {
                 float **v = field_of(l, &slots[j]);
                 free(*v);
                 *v = NULL;

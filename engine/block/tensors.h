@@ -10,15 +10,20 @@
 #include "engine/model.h"
 
 enum {
-    ENG_PART_NORM = 1u << 0,       /* attn_norm: input norm of the layer */
-    ENG_PART_ATTENTION = 1u << 1,  /* attn_q, attn_k, attn_v or attn_qkv; attn_output */
-    ENG_PART_QKV_BIAS = 1u << 2,   /* their biases */
-    ENG_PART_O_BIAS = 1u << 3,     /* attn_output.bias */
-    ENG_PART_QK_NORM = 1u << 4,    /* attn_q_norm, attn_k_norm [head dim] */
-    ENG_PART_FFN_NORM = 1u << 5,   /* ffn_norm */
-    ENG_PART_FFN = 1u << 6,        /* ffn_gate, ffn_up, ffn_down */
-    ENG_PART_FFN_FUSED = 1u << 7,  /* ffn_up with 2 * ff rows, gate first; ffn_down */
-    ENG_PART_POST_NORMS = 1u << 8, /* post_attention_norm, post_ffw_norm: of a branch before it is added */
+    ENG_PART_NORM = 1u << 0,           /* attn_norm: input norm of the layer */
+    ENG_PART_ATTENTION = 1u << 1,      /* attn_q, attn_k, attn_v or attn_qkv; attn_output */
+    ENG_PART_QKV_BIAS = 1u << 2,       /* their biases */
+    ENG_PART_O_BIAS = 1u << 3,         /* attn_output.bias */
+    ENG_PART_QK_NORM = 1u << 4,        /* attn_q_norm, attn_k_norm [head dim] */
+    ENG_PART_FFN_NORM = 1u << 5,       /* ffn_norm */
+    ENG_PART_FFN = 1u << 6,            /* ffn_gate, ffn_up, ffn_down */
+    ENG_PART_FFN_FUSED = 1u << 7,      /* ffn_up with 2 * ff rows, gate first; ffn_down */
+    ENG_PART_POST_NORMS = 1u << 8,     /* post_attention_norm, post_ffw_norm: of a branch before it is added */
+    ENG_PART_STATE = 1u << 16,         /* ssm_in, ssm_conv1d, ssm_dt.bias, ssm_a, ssm_d, ssm_out */
+    ENG_PART_STATE_STEP = 1u << 17,    /* mamba: ssm_x, ssm_dt */
+    ENG_PART_STATE_NORM = 1u << 18,    /* mamba2: ssm_norm, by group */
+    ENG_PART_CONV_BIAS = 1u << 19,     /* ssm_conv1d.bias */
+    ENG_PART_BARE_FFN_NORM = 1u << 20, /* falcon-h1: the norm is called ffn_norm, without .weight */
 };
 
 struct eng_parts {

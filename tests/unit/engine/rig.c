@@ -48,8 +48,9 @@ void rig_open(struct rig *r, const uint8_t *file, size_t size, const struct rig_
         need(kvc_block_table_init(&r->table[s], r->layout.group_count, blocks), &err, "table");
         r->table[s].block_count = blocks;
         for (uint32_t g = 0; g < r->layout.group_count; g++) {
-            for (uint32_t b = 0; b < blocks; b++) {
-                kvc_block_row(&r->table[s], g)[b] = (uint32_t)(((uint64_t)(s * blocks + b) * step + g) % pages);
+            for (uint32_t b = 0; b < blocks; b++) { /* a state stays in one page, whichever block is the last */
+                uint32_t n = s * blocks + (r->layout.group[g].kind == KVC_STATE ? 0 : b);
+                kvc_block_row(&r->table[s], g)[b] = (uint32_t)(((uint64_t)n * step + g) % pages);
             }
         }
     }
