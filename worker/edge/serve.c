@@ -6,6 +6,7 @@
 #include "proto/frame.h"
 #include "proto/wire.h"
 #include "sys/log.h"
+#include "worker/edge/cache.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,6 +26,7 @@ struct wrk_serve {
     const struct wrk_loaded *loaded;
     struct listener listener[LISTENERS_MAX];
     uint64_t report_sequence;
+    struct wrk_cache *cache;
 };
 
 kvs_status wrk_serve_create(struct wrk_worker *w, const struct wrk_loaded *loaded, struct wrk_serve **out)
@@ -34,12 +36,18 @@ kvs_status wrk_serve_create(struct wrk_worker *w, const struct wrk_loaded *loade
         return KVS_SELF_NOMEM;
     s->w = w;
     s->loaded = loaded;
+    if (wrk_cache_create(w, &s->cache) != KVS_OK) {
+        wrk_serve_destroy(s);
+        return KVS_SELF_NOMEM;
+    }
     *out = s;
     return KVS_OK;
 }
 
 void wrk_serve_destroy(struct wrk_serve *s)
 {
+    if (s != NULL)
+        wrk_cache_destroy(s->cache);
     free(s);
 }
 
@@ -68,6 +76,10 @@ bool wrk_serve_call(struct wrk_serve *s, net_conn conn, uint32_t stream, const s
         answer_health(s, conn, stream);
         return true;
     }
+    if (call->method == MSG_CACHE) {
+        wrk_cache_call(s->cache, conn, stream);
+        return true;
+    }
     if (call->method != MSG_LOAD && call->method != MSG_MODEL_INFO)
         return false;
     for (uint32_t i = 0; i < LISTENERS_MAX; i++) {
@@ -90,7 +102,7 @@ bool wrk_serve_cancel(struct wrk_serve *s, net_conn conn, uint32_t stream)
         end_call(s, conn, stream, KVS_REQ_CANCELLED, "");
         return true;
     }
-    return false;
+    return wrk_cache_cancel(s->cache, conn, stream);
 }
 
 void wrk_serve_conn_down(struct wrk_serve *s, net_conn conn)
@@ -98,6 +110,7 @@ void wrk_serve_conn_down(struct wrk_serve *s, net_conn conn)
     for (uint32_t i = 0; i < LISTENERS_MAX; i++)
         if (s->listener[i].conn == conn)
             memset(&s->listener[i], 0, sizeof s->listener[i]);
+    wrk_cache_conn_down(s->cache, conn);
 }
 
 /* Sends pieces until the call's credit is used up; the rest goes when the receiver has given more. */
@@ -129,6 +142,7 @@ void wrk_serve_pump(struct wrk_serve *s)
     for (uint32_t i = 0; i < LISTENERS_MAX; i++)
         if (s->listener[i].conn != 0 && s->listener[i].method == MSG_MODEL_INFO)
             send_header(s, &s->listener[i]);
+    wrk_cache_pump(s->cache);
 }
 
 static void fill_load(struct wrk_serve *s, bool draining, struct msg_load *load)

@@ -1,4 +1,4 @@
-/* serve.h - the calls that every worker answers whatever its roles: LOAD, MODEL_INFO, HEALTH. Edge, loop thread.
+/* serve.h - the calls that every worker answers whatever its roles: LOAD, MODEL_INFO, CACHE, HEALTH. Edge, loop thread.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_WORKER_EDGE_SERVE_H
 #define KVS_WORKER_EDGE_SERVE_H
@@ -13,7 +13,7 @@ void wrk_serve_destroy(struct wrk_serve *s);
 bool wrk_serve_call(struct wrk_serve *s, net_conn conn, uint32_t stream, const struct msg_call *call); /* true: was one of these */
 bool wrk_serve_cancel(struct wrk_serve *s, net_conn conn, uint32_t stream);
 void wrk_serve_conn_down(struct wrk_serve *s, net_conn conn);
-void wrk_serve_pump(struct wrk_serve *s);                       /* goes on with MODEL_INFO where credit allows */
+void wrk_serve_pump(struct wrk_serve *s);                       /* goes on with MODEL_INFO and CACHE where credit allows */
 void wrk_serve_report(struct wrk_serve *s, bool draining);      /* one load report to everybody who asked */
 
 #endif
