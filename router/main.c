@@ -24,7 +24,7 @@ struct router_config {
     char name[MSG_ID_MAX], cluster[MSG_ID_MAX], listen[128], control[MSG_URL_MAX], discovery[MSG_URL_MAX], advertise[128];
     char etcd_user[256], etcd_password[256];
     uint32_t placement, local_threshold, max_queue, max_requests, worker_sequences, http_threads, connections, deaths, log_level;
-    uint64_t deadline_us, drain_us, step_max_us, prefill_queue_us;
+    uint64_t index_memory, deadline_us, drain_us, step_max_us, prefill_queue_us;
     bool resume;
 };
 
@@ -58,6 +58,8 @@ static const struct kvs_config_row rows[] = {
     {"router.resume", "resume", KVS_CFG_BOOL, "true", 0, 0, NULL,
      "answers under way go on at another decode worker when theirs is lost or drains", AT(resume)},
     {"router.deaths", "deaths", KVS_CFG_U32, "2", 1, 1000, NULL, "workers that may die under one request until it is given up", AT(deaths)},
+    {"router.index_memory", "index-memory", KVS_CFG_SIZE, "64M", 65536, 17179869184.0, NULL,
+     "most memory for what is known of the workers' prefix caches: 36 bytes a block and worker", AT(index_memory)},
     {"router.http_threads", "http-threads", KVS_CFG_U32, "2", 1, 16, NULL, "threads that read and write HTTP", AT(http_threads)},
     {"router.connections", "connections", KVS_CFG_U32, "2048", 8, 65536, NULL, "HTTP connections at once", AT(connections)},
     {"log.level", "log-level", KVS_CFG_ENUM, "info", 0, 0, "error|warn|info|debug|trace", "what is logged on stderr", AT(log_level)},
@@ -151,6 +153,7 @@ static kvs_status start(struct router *r, const struct router_config *c, struct 
     d.core.step_max_us = c->step_max_us;
     d.core.prefill_queue_us = c->prefill_queue_us;
     d.core.placement = (msg_placement)c->placement;
+    d.core.index_bytes = c->index_memory;
     d.core.resume = c->resume;
     d.core.deaths_max = c->deaths;
     if (kvs_loop_create(&r->loop) != KVS_OK || kvs_metrics_create(&r->metrics) != KVS_OK ||
