@@ -189,6 +189,8 @@ static void on_peer_up(struct dcw *d, const struct dcw_event *ev)
         return;
     struct dcw_peer *p = &d->peers[ev->peer];
     p->up = true;
+    if (strcmp(p->id, ev->peer_up.id) != 0 || strcmp(p->transport, ev->peer_up.transport) != 0)
+        p->link = (struct wrk_fit){0};
     kvs_format(p->id, sizeof p->id, "%s", ev->peer_up.id);
     kvs_format(p->transport, sizeof p->transport, "%s", ev->peer_up.transport);
 }

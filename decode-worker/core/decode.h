@@ -25,6 +25,7 @@
 
 #include "kvtransfer/core/sink.h"
 #include "proto/msg.h"
+#include "worker/core/fit.h"
 #include "worker/core/sched.h"
 
 #define DCW_PEERS_MAX 256
@@ -161,6 +162,9 @@ void dcw_step(struct dcw *d, const struct dcw_event *ev, uint64_t now_us);
 /* Writes up to cap actions in order and forgets them; returns how many, 0: none left. */
 size_t dcw_actions(struct dcw *d, struct dcw_action *out, size_t cap);
 uint64_t dcw_deadline_us(const struct dcw *d); /* when a TICK is due: 0 now, UINT64_MAX never */
+
+/* Fills in what transfers from the peer link->id take; false: there is no such peer, or it has sent nothing yet. */
+bool dcw_link(const struct dcw *d, struct msg_peer_link *link);
 
 struct dcw_stats {
     uint32_t calls, transfers;  /* now */

@@ -31,6 +31,7 @@ struct dcw_transfer {
     kvs_status end_status;
     uint64_t source_us; /* END's prefill_us */
     uint32_t source_cached; /* END's cached_tokens */
+    uint32_t source_chunks; /* END's chunks */
     uint64_t began_us;
 };
 
@@ -67,6 +68,7 @@ struct dcw_call {
 struct dcw_peer {
     bool up;
     char id[MSG_ID_MAX], transport[16];
+    struct wrk_fit link; /* of transfers from there */
 };
 struct dcw_router {
     bool open;

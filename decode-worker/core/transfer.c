@@ -228,6 +228,7 @@ void dcw__on_prefill_end(struct dcw *d, uint64_t xfer, const struct msg_end *end
     c->t.end_status = end->status;
     c->t.source_us = end->prefill_us;
     c->t.source_cached = end->cached_tokens;
+    c->t.source_chunks = end->chunks;
     if (end->status != KVS_OK)
         call_over(d, c, DCW_ACT_CANCEL); /* the source keeps nothing after an error; this closes the stream's books */
     if (!c->t.granted || c->t.cancelled)
@@ -265,6 +266,9 @@ static void placed_remote(struct dcw *d, struct dcw_call *c, const struct dcw_ev
     p->prefill_us = c->t.source_us;
     uint64_t whole = now_us - c->t.began_us;
     p->exposed_us = whole > c->t.source_us ? whole - c->t.source_us : 0;
+    /* With more chunks pages travelled while others were computed: how long that took is not to be seen from here. */
+    if (ev->grant.status == KVS_OK && c->t.ended && c->t.end_status == KVS_OK && (c->t.fetch || c->t.source_chunks <= 1))
+        wrk_link_add(&d->peers[c->t.peer].link, ev->grant.bytes, (double)p->exposed_us * 1e-6);
     if (ev->grant.pages > 0)
         memcpy(p->transport, d->peers[c->t.peer].transport, sizeof p->transport);
     d->stats.kv_pages += ev->grant.pages;
@@ -365,6 +369,15 @@ void dcw__on_grant(struct dcw *d, const struct dcw_event *ev, uint64_t now_us)
     memcpy(c->placed.prefill_worker, c->prefill_worker, sizeof c->placed.prefill_worker);
     c->phase = DCW_FIRST;
     act_sample(d, c);
+}
+
+bool dcw_link(const struct dcw *d, struct msg_peer_link *link)
+{
+    uint32_t peer;
+    if (!find_peer(d, link->id, &peer) || !d->peers[peer].link.samples)
+        return false;
+    wrk_link_tell(&d->peers[peer].link, link);
+    return true;
 }
 
 void dcw__on_sampled(struct dcw *d, const struct dcw_event *ev, uint64_t now_us)

@@ -505,6 +505,12 @@ static void sink_hand_back(void *self)
     feed(self, &(struct dcw_event){.kind = DCW_EV_HAND_BACK});
 }
 
+static bool sink_link(void *self, struct msg_peer_link *link)
+{
+    const struct sink *s = self;
+    return dcw_link(s->core, link);
+}
+
 static void sink_metrics(void *self)
 {
     struct sink *s = self;
@@ -547,4 +553,5 @@ const struct wrk_role_ops dcw_role = {
     .busy = sink_busy,
     .hand_back = sink_hand_back,
     .metrics = sink_metrics,
+    .link = sink_link,
 };

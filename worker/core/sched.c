@@ -164,6 +164,11 @@ const struct kvc_layout *wrk_sched_layout(const struct wrk_sched *s)
 {
     return &s->layout;
 }
+uint32_t wrk_sched_chunk_tokens(const struct wrk_sched *s)
+{
+    return s->chunk_tokens;
+}
+
 uint32_t wrk_sched_context(const struct wrk_sched *s)
 {
     return s->context;

@@ -61,6 +61,7 @@ KVS_MUST_CHECK kvs_status wrk_sched_create(const struct wrk_sched_config *c, str
 void wrk_sched_destroy(struct wrk_sched *s);
 const struct kvc_layout *wrk_sched_layout(const struct wrk_sched *s);
 uint32_t wrk_sched_context(const struct wrk_sched *s);
+uint32_t wrk_sched_chunk_tokens(const struct wrk_sched *s);
 struct kvc_tree *wrk_sched_tree(struct wrk_sched *s); /* NULL without one */
 struct wrk_events;
 const struct wrk_events *wrk_sched_events(const struct wrk_sched *s); /* of the tree (events.h); NULL without one */
@@ -174,6 +175,9 @@ struct wrk_blocks wrk_entry_blocks(const struct kvc_layout *l, uint32_t pos, uin
 struct kvc_pool_counts wrk_sched_pages(const struct wrk_sched *s, uint32_t group);
 struct wrk_sched_stats {
     uint32_t waiting, active, fenced; /* sequences now */
+    uint32_t decoding;                /* of them: write an answer */
+    uint64_t context_tokens;          /* of those that write: tokens with KV */
+    uint64_t prefill_left;            /* prompt tokens that are to be computed here; those of a transfer under way are not */
     uint64_t outstanding_tokens;      /* tokens without KV + tokens that may still be written */
     uint64_t steps, chunks, prefill_tokens, decode_tokens, preemptions; /* since the start */
     uint64_t cached_tokens, evicted_blocks; /* tokens found in the tree at admission; blocks given up for pages */

@@ -250,6 +250,13 @@ struct wrk_sched_stats wrk_sched_stats(const struct wrk_sched *s)
         out.waiting += q->state == WRK_SEQ_WAITING;
         out.active += q->state == WRK_SEQ_HELD || q->state == WRK_SEQ_READY;
         out.fenced += q->state == WRK_SEQ_FENCED;
+        uint32_t left = q->token_count - q->computed;
+        bool writes = q->running && q->state == WRK_SEQ_READY;
+        bool others = q->hold && q->state != WRK_SEQ_READY; /* a transfer brings it */
+        out.decoding += writes;
+        out.context_tokens += writes ? q->computed : 0;
+        if (wanted && !others && !q->deferred && (!q->running || left > 1))
+            out.prefill_left += left;
         if (wanted)
             out.outstanding_tokens += q->tokens_max - 1 > q->computed ? q->tokens_max - 1 - q->computed : 0;
     }

@@ -4,6 +4,7 @@
 #include "worker/edge/device.h"
 
 #include "engine/sampler.h"
+#include "sys/clock.h"
 #include "sys/failpoint.h"
 #include "sys/thread.h"
 #include <pthread.h>
@@ -22,6 +23,7 @@ struct wrk_device {
     bool done;                   /* under mutex: status and results wait for the loop */
     uint64_t step_id;
     kvs_status status;
+    uint64_t step_us; /* written before done, read after */
     atomic_bool stop;
     atomic_uint layers; /* complete layers of the step in flight */
     uint32_t layers_told;
@@ -108,8 +110,10 @@ static void device_thread(void *arg)
             break;
         const struct wrk_step *step = d->step;
         pthread_mutex_unlock(&d->mutex);
+        uint64_t begin_us = kvs_now_us();
         kvs_status st = run_step(d, step);
         pthread_mutex_lock(&d->mutex);
+        d->step_us = kvs_now_us() - begin_us;
         d->status = st;
         d->done = true;
         d->c.wake(d->c.wake_user);
@@ -219,6 +223,11 @@ bool wrk_device_take_done(struct wrk_device *d, uint64_t *step_out, kvs_status *
     *status_out = d->status;
     *results_out = d->results;
     return true;
+}
+
+double wrk_device_step_s(const struct wrk_device *d)
+{
+    return (double)d->step_us * 1e-6;
 }
 
 const float *wrk_device_ship_row(const struct wrk_device *d, uint32_t slot)

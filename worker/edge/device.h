@@ -31,6 +31,7 @@ void wrk_device_stop_step(struct wrk_device *d, bool stop);                /* re
 bool wrk_device_take_layers(struct wrk_device *d, uint64_t *step_out, uint32_t *layers_out);
 /* The finished step, once. results: one per entry, valid until the next submit. */
 bool wrk_device_take_done(struct wrk_device *d, uint64_t *step_out, kvs_status *status_out, const struct wrk_result **results_out);
+double wrk_device_step_s(const struct wrk_device *d); /* what the step taken last took, seconds of the clock */
 const float *wrk_device_ship_row(const struct wrk_device *d, uint32_t slot);
 
 /* Sampling from a row that came over the wire; loop thread, scratch of its own. */

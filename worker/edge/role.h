@@ -37,6 +37,7 @@ struct wrk_role_ops {
     void (*drain)(void *self);         /* takes nothing new from now on */
     uint32_t (*busy)(void *self);      /* calls that are not over */
     void (*hand_back)(void *self);     /* ends them so that their callers go elsewhere */
+    bool (*link)(void *self, struct msg_peer_link *link); /* what transfers from the peer link->id take; false: none of mine */
     void (*metrics)(void *self); /* brings the role's series up to date */
 };
 

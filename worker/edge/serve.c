@@ -160,6 +160,13 @@ static void fill_load(struct wrk_serve *s, bool draining, struct msg_load *load)
         load->pages[g] = (struct msg_pages){.total = c.total, .free = c.free, .cached = c.cached, .held = c.held, .fenced = c.fenced};
     }
     load->peer_count = wrk_peers_links(wrk_worker_peers(s->w), load->peers, sizeof load->peers / sizeof load->peers[0]);
+    for (uint32_t i = 0; i < load->peer_count; i++)
+        wrk_worker_link(s->w, &load->peers[i]);
+    wrk_speed_tell(wrk_worker_speed(s->w), &load->speed);
+    load->prefill_left = st.prefill_left;
+    load->context_tokens = st.context_tokens;
+    load->decoding = st.decoding;
+    load->chunk_tokens = wrk_sched_chunk_tokens(sched);
     load->draining = draining;
 }
 

@@ -51,6 +51,7 @@ struct wrk_worker {
     size_t role_count;
     bool etcd;       /* discovery by etcd: routers dial us */
     net_conn router; /* the connection that embedded discovery runs on */
+    struct wrk_speed speed;
     uint64_t decoded; /* decode tokens when the last step was started */
     bool stopping;
     bool joined;      /* the first view of the cluster is complete */
@@ -71,8 +72,16 @@ struct wrk_peers *wrk_worker_peers(struct wrk_worker *w) { return w->peers; }
 struct net_rpc *wrk_worker_rpc(struct wrk_worker *w) { return w->rpc; }
 struct kvt_port *wrk_worker_port(struct wrk_worker *w) { return w->port; }
 struct kvs_metrics *wrk_worker_metrics(struct wrk_worker *w) { return w->metrics; }
+const struct wrk_speed *wrk_worker_speed(const struct wrk_worker *w) { return &w->speed; }
 const struct wrk_config *wrk_worker_config(const struct wrk_worker *w) { return &w->config; }
 const struct msg_card *wrk_worker_card(const struct wrk_worker *w) { return &w->loaded.member; }
+
+void wrk_worker_link(struct wrk_worker *w, struct msg_peer_link *link)
+{
+    for (size_t i = 0; i < w->role_count; i++)
+        if (w->role[i]->link != NULL && w->role[i]->link(w->self[i], link))
+            return;
+}
 
 uint8_t *wrk_worker_page(struct wrk_worker *w, uint32_t group, uint32_t page)
 {
@@ -119,6 +128,9 @@ static void on_device(void *arg)
         return;
     if (wrk_device_take_layers(w->device, &step, &layers) && status == KVS_OK)
         EACH_ROLE(w, layer, w->self[i_], step, layers)
+    const struct wrk_step *done = wrk_sched_in_flight(w->sched);
+    if (status == KVS_OK && done != NULL && done->id == step)
+        wrk_speed_add(&w->speed, done, wrk_device_step_s(w->device));
     if (wrk_sched_step_done(w->sched, step, status, results))
         EACH_ROLE(w, step_done, w->self[i_])
 }

@@ -5,6 +5,7 @@
 #define KVS_WORKER_EDGE_WORKER_H
 
 #include "sys/metrics.h"
+#include "worker/core/fit.h"
 #include "worker/core/sched.h"
 #include "worker/edge/config.h"
 #include "worker/edge/device.h"
@@ -21,6 +22,8 @@ struct wrk_peers *wrk_worker_peers(struct wrk_worker *w);
 struct net_rpc *wrk_worker_rpc(struct wrk_worker *w);
 struct kvt_port *wrk_worker_port(struct wrk_worker *w);
 struct kvs_metrics *wrk_worker_metrics(struct wrk_worker *w);
+const struct wrk_speed *wrk_worker_speed(const struct wrk_worker *w);
+void wrk_worker_link(struct wrk_worker *w, struct msg_peer_link *link); /* adds what KV from link->id takes, if that was measured */
 const struct wrk_config *wrk_worker_config(const struct wrk_worker *w);
 const struct msg_card *wrk_worker_card(const struct wrk_worker *w);
 uint8_t *wrk_worker_page(struct wrk_worker *w, uint32_t group, uint32_t page); /* address of a KV page */

@@ -52,7 +52,16 @@ static void test_remote_prefill(void **state)
     prefill_end(&b, KVS_OK); /* doubled */
     assert_int_equal(count_log(&b, DCW_ACT_GRANT_END), 1);
     assert_int_equal(count_log(&b, DCW_ACT_ACK), 0); /* not before the pages are verified */
+    struct msg_peer_link link = {.id = "prefill-0"};
+    assert_false(dcw_link(b.d, &link));
+    b.now += 50000;
     granted(&b, KVS_OK, NULL, 0);
+    assert_true(dcw_link(b.d, &link));
+    assert_int_equal(link.samples, 1);
+    double seconds = link.latency_s + 600 * link.byte_s; /* what was not the source's computing */
+    assert_true(seconds > 0.049 && seconds < 0.051);
+    struct msg_peer_link other = {.id = "prefill-1"};
+    assert_false(dcw_link(b.d, &other));
     granted(&b, KVS_OK, NULL, 0);
     assert_int_equal(count_log(&b, DCW_ACT_ACK), 1);
     assert_int_equal(count_log(&b, DCW_ACT_SAMPLE), 1);

@@ -107,6 +107,10 @@ static void test_tokens_come_first_then_chunks_oldest_first(void **state)
                                            {{0, 1}, {1, 10}, {9, 0}},
                                            {{0, 1}, {1, 5}, {2, 5}},
                                            {{0, 1}, {1, 1}, {2, 2}}}; /* p has become a running sequence */
+    struct wrk_sched_stats before = wrk_sched_stats(b.s); /* a has the KV of 4 tokens, and one without */
+    assert_int_equal(before.decoding, 1);
+    assert_int_equal(before.context_tokens, 4);
+    assert_int_equal(before.prefill_left, 25 + 7);
     for (int i = 0; i < 4; i++) {
         const struct wrk_step *step = wrk_sched_next_step(b.s);
         uint32_t n = want[i][2][1] ? 3 : 2, tokens = 0;
@@ -132,6 +136,9 @@ static void test_tokens_come_first_then_chunks_oldest_first(void **state)
     assert_int_equal(st.prefill_tokens, 4 + 25 + 7);
     assert_int_equal(st.decode_tokens, 4 + 1);
     assert_int_equal(st.widest_batch, 3);
+    assert_int_equal(st.decoding, 3);
+    assert_int_equal(st.context_tokens, 4 + 4 + 25 + 7);
+    assert_int_equal(st.prefill_left, 0);
     assert_int_equal(wrk_seq_look(b.s, a).token_count, 4 + 5);
     bench_fini(&b);
 }
