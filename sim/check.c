@@ -43,14 +43,16 @@ static void check_worker(struct sim *s, struct sim_worker *w)
 
 void sim_check_event(struct sim *s, const struct sim_event *e)
 {
-    if (e->node != SIM_NOBODY && e->node != SIM_ROUTER && s->node[e->node].worker != NULL)
+    if (e->node != SIM_NOBODY && s->node[e->node].worker != NULL)
         check_worker(s, s->node[e->node].worker);
     struct sim_client *c = s->client;
     while (c->first_open < c->count && c->request[c->first_open]->over)
         c->first_open++;
     for (uint32_t i = c->first_open; i < c->count && i < c->first_open + 4; i++)
-        if (!c->request[i]->over && s->now_us > c->request[i]->deadline_us + 1000)
+        if (!c->request[i]->over && s->now_us > sim_client_latest_us(s, c->request[i])) {
+            sim_about_request(s, c->request[i]->id);
             sim_fail(s, "request %llu has not ended by its deadline", (unsigned long long)c->request[i]->id);
+        }
 }
 
 static const char *worker_rest(const struct sim_worker *w)
@@ -83,10 +85,10 @@ static const char *worker_rest(const struct sim_worker *w)
     return w->step != NULL ? "a step is in flight" : NULL;
 }
 
-static const char *router_rest(struct sim *s)
+static const char *router_rest(struct sim *s, uint32_t node)
 {
     struct rtr_stats st;
-    rtr_stats(sim_router_core(s), &st);
+    rtr_stats(sim_router_core(s, node), &st);
     if (st.running + st.waiting != 0)
         return "the router has requests";
     if (st.outstanding_tokens != 0 || st.sequences != 0)
@@ -101,12 +103,15 @@ static const char *router_rest(struct sim *s)
 static const char *rest(struct sim *s, uint32_t *node_out)
 {
     *node_out = SIM_ROUTER;
-    const char *why = router_rest(s);
-    if (why == NULL)
-        why = sim_members_rest(s, s->members);
-    for (uint32_t i = 1; why == NULL && i < s->node_count; i++) {
+    const char *why = sim_members_rest(s);
+    for (uint32_t i = 0; why == NULL && i < s->node_count; i++) {
         *node_out = i;
-        why = s->node[i].worker != NULL ? worker_rest(s->node[i].worker) : "it is not running";
+        if (s->node[i].gone)
+            continue;
+        if (!s->node[i].alive)
+            why = "it is not running";
+        else
+            why = sim_is_router(s, i) ? router_rest(s, i) : worker_rest(s->node[i].worker);
     }
     return why;
 }
@@ -116,8 +121,9 @@ bool sim_is_idle(struct sim *s)
     uint32_t node;
     if (s->client->open != 0 || rest(s, &node) != NULL)
         return false;
-    for (uint32_t i = 1; i < s->node_count; i++)
-        recount(s, s->node[i].worker);
+    for (uint32_t i = s->router_count; i < s->node_count; i++)
+        if (s->node[i].worker != NULL)
+            recount(s, s->node[i].worker);
     return true;
 }
 

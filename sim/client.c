@@ -9,7 +9,9 @@
 #include <string.h>
 
 #define GRACE_US 3000000u /* after healing: time for streams to come back */
+#define GRACE_ETCD_US 8000000u /* the same, with the pauses between tries of etcd */
 #define HELD_US 20000u    /* what was stopped or paused comes to rest within so long */
+#define ORPHANS_US 2000000u /* what a dead router has left behind, too */
 #define BACK_US 1000000u  /* a request that is over leaves the workers within so long */
 
 void sim_client_create(struct sim *s)
@@ -37,7 +39,34 @@ static struct sim_request *find(struct sim *s, uint64_t id)
     return s->client->request[id - 1];
 }
 
+/* When its deadline has passed; a router that is stopped cannot say so before it goes on. */
+uint64_t sim_client_latest_us(const struct sim *s, const struct sim_request *r)
+{
+    const struct sim_node *n = &s->node[r->router];
+    if (n->hung)
+        return SIM_FOREVER;
+    return (n->hung_us > r->deadline_us ? n->hung_us : r->deadline_us) + 1000;
+}
+
 /* --- asking --- */
+
+static void late_word(struct sim *s, struct sim_event *e)
+{
+    sim_router_feed(s, e->node, &(struct rtr_event){.type = (rtr_event_type)e->id, .id = e->a, .choice = (uint32_t)(e->b >> 1), .flag = e->b & 1});
+}
+
+/* What a client does reaches its router when that runs. */
+static void to_router(struct sim *s, const struct sim_request *r, const struct rtr_event *ev)
+{
+    const struct sim_node *n = &s->node[r->router];
+    if (!n->alive || n->life != r->router_life)
+        return;
+    if (n->hung)
+        sim_post(s, s->now_us, &(struct sim_event){.run = late_word, .node = r->router, .life = n->life, .id = (uint64_t)ev->type, .a = ev->id,
+                                                   .b = (uint64_t)ev->choice << 1 | ev->flag});
+    else
+        sim_router_feed(s, r->router, ev);
+}
 
 static void leave(struct sim *s, struct sim_event *e)
 {
@@ -46,8 +75,8 @@ static void leave(struct sim *s, struct sim_event *e)
         return;
     r->left = true;
     sim_fault(s, SIM_N_leavers);
-    sim_note(s, SIM_NOBODY, "the client of request %u leaves", r->id);
-    sim_router_feed(s, &(struct rtr_event){.type = RTR_EV_GONE, .id = r->id});
+    sim_note(s, SIM_NOBODY, "the client of request %r leaves", r->id);
+    to_router(s, r, &(struct rtr_event){.type = RTR_EV_GONE, .id = r->id});
 }
 
 static void pause_or_resume(struct sim *s, struct sim_event *e)
@@ -55,7 +84,7 @@ static void pause_or_resume(struct sim *s, struct sim_event *e)
     struct sim_request *r = find(s, e->id);
     r->paused_us = e->a != 0 ? s->now_us : 0;
     if (!r->over)
-        sim_router_feed(s, &(struct rtr_event){.type = RTR_EV_PAUSE, .id = e->id, .flag = e->a != 0});
+        to_router(s, r, &(struct rtr_event){.type = RTR_EV_PAUSE, .id = e->id, .flag = e->a != 0});
 }
 
 static void stop_choice(struct sim *s, struct sim_event *e)
@@ -67,7 +96,7 @@ static void stop_choice(struct sim *s, struct sim_event *e)
     c->stopped = true;
     c->stopped_us = s->now_us;
     sim_fault(s, SIM_N_stops);
-    sim_router_feed(s, &(struct rtr_event){.type = RTR_EV_CHOICE_STOP, .id = r->id, .choice = (uint32_t)e->a});
+    to_router(s, r, &(struct rtr_event){.type = RTR_EV_CHOICE_STOP, .id = r->id, .choice = (uint32_t)e->a});
 }
 
 static void post_client(struct sim *s, uint64_t at_us, sim_run_fn run, uint64_t id, uint64_t a)
@@ -123,6 +152,8 @@ static struct sim_request *make_request(struct sim *s, const struct sim_command 
     *ask = (struct rtr_request){.id = r->id, .model = 1, .choices = r->choices, .tokens = r->prompt, .token_count = r->prompt_count,
                                 .max_tokens = r->max_tokens, .stop_ids = {SIM_STOP_ID}, .stop_id_count = 1, .ignore_eos = r->ignore_eos,
                                 .placement = c->placement};
+    if (sim_chance(s, c->fetch)) /* a hint, right or wrong: whoever is named may have it, or not, or be dead */
+        kvs_format(ask->fetch_worker, sizeof ask->fetch_worker, "%s", s->node[sim_draw(s, s->router_count, s->node_count - 1)].id);
     if (s->set.tenants > 1)
         kvs_format(ask->tenant, sizeof ask->tenant, "tenant-%u", r->tenant);
     ask->sampling = (struct msg_sampling){.temperature = 0.5f, .top_p = 0.9f, .top_k = (uint32_t)sim_draw(s, 0, 50), .seed = kvs_rng_next(&s->rng)};
@@ -135,10 +166,29 @@ static struct sim_request *make_request(struct sim *s, const struct sim_command 
     return r;
 }
 
+/* A router that runs; one that is stopped would take the connection, but nobody would look at it: clients try the next. */
+static uint32_t choose_router(struct sim *s)
+{
+    uint32_t from = s->router_count > 1 ? (uint32_t)sim_draw(s, 0, s->router_count - 1) : 0;
+    for (uint32_t k = 0; k < s->router_count; k++) {
+        uint32_t i = (from + k) % s->router_count;
+        if (s->node[i].alive && !s->node[i].hung)
+            return i;
+    }
+    return SIM_NOBODY;
+}
+
 void sim_client_ask(struct sim *s, const struct sim_command *c)
 {
     struct rtr_request ask;
+    uint32_t router = choose_router(s);
+    if (router == SIM_NOBODY) {
+        sim_count(s, SIM_N_no_router, 1);
+        return;
+    }
     struct sim_request *r = make_request(s, c, &ask);
+    r->router = router;
+    r->router_life = s->node[router].life;
     uint64_t longest = s->set.deadline_us, mine = sim_draw(s, c->deadline.low, c->deadline.high);
     r->deadline_us = s->now_us + (mine != 0 && mine < longest ? mine : longest);
     ask.deadline_us = mine != 0 ? s->now_us + mine : 0;
@@ -152,8 +202,8 @@ void sim_client_ask(struct sim *s, const struct sim_command *c)
         r->stop_at = (uint32_t)sim_draw(s, 1, r->max_tokens);
         r->stop_choice = (uint32_t)sim_draw(s, 0, r->choices - 1);
     }
-    sim_note(s, SIM_NOBODY, "request %u: prompt of %u, up to %u tokens, %u choices", r->id, r->prompt_count, r->max_tokens, r->choices);
-    sim_router_feed(s, &(struct rtr_event){.type = RTR_EV_REQUEST, .request = &ask});
+    sim_note(s, SIM_NOBODY, "request %r: prompt of %u, up to %u tokens, %u choices", r->id, r->prompt_count, r->max_tokens, r->choices);
+    sim_router_feed(s, r->router, &(struct rtr_event){.type = RTR_EV_REQUEST, .request = &ask});
 }
 
 /* --- answers --- */
@@ -173,12 +223,12 @@ static void react(struct sim *s, struct sim_request *r, uint32_t choice)
     }
 }
 
-void sim_client_placed(struct sim *s, uint64_t id, uint32_t attempt, uint32_t decode_node, const char *prefill_id)
+void sim_client_placed(struct sim *s, uint64_t id, uint32_t attempt, uint32_t decode_node, const struct msg_generate *m)
 {
     struct sim_request *r = find(s, id);
     r->attempt = attempt;
     r->decode_node = decode_node;
-    kvs_format(r->prefill_id, sizeof r->prefill_id, "%s", prefill_id);
+    kvs_format(r->prefill_id, sizeof r->prefill_id, "%s", m->prefill_worker);
 }
 
 void sim_client_prefilled(struct sim *s, uint64_t id, uint32_t decode_node, uint32_t prefill_node)
@@ -192,6 +242,7 @@ void sim_client_prefilled(struct sim *s, uint64_t id, uint32_t decode_node, uint
 void sim_client_entry(struct sim *s, const struct sim_conn *conn, const struct msg_token *t)
 {
     const struct sim_request *r = find(s, t->request);
+    sim_about_request(s, t->request);
     if (t->id < 0 || t->has_placed || t->attempt != r->attempt || t->choice >= r->choices || !sim_conn_calm(s, conn))
         return;
     const struct sim_choice *c = &r->choice[t->choice];
@@ -255,6 +306,7 @@ void sim_client_token(struct sim *s, uint64_t id, uint32_t choice, const struct 
 {
     struct sim_request *r = find(s, id);
     unsigned long long n = (unsigned long long)id;
+    sim_about_request(s, id);
     if (r->over) {
         sim_fail(s, "request %llu: a token after its end", n);
         return;
@@ -293,10 +345,11 @@ void sim_client_token(struct sim *s, uint64_t id, uint32_t choice, const struct 
 /* Is a worker that could know better still busy with it? */
 static void check_gone(struct sim *s, struct sim_event *e)
 {
+    sim_about_request(s, e->id);
     for (uint32_t i = 0; i < s->conn_count; i++) {
         const struct sim_conn *c = s->conn[i];
         for (uint32_t k = 0; k < c->call_count && sim_conn_calm(s, c); k++)
-            if (c->call[k].method == MSG_GENERATE && c->call[k].id == e->id && c->call[k].callee != SIM_CALLEE_DONE)
+            if (c->call[k].method == MSG_GENERATE && c->call[k].id == e->id && !c->broken && c->call[k].callee != SIM_CALLEE_DONE)
                 sim_fail(s, "request %llu is over since %u ms, but %s still has it", (unsigned long long)e->id, BACK_US / 1000,
                          s->node[c->node[0]].id);
     }
@@ -337,17 +390,32 @@ static void check_end(struct sim *s, const struct sim_request *r, kvs_status st,
         sim_fail(s, "request %llu: an error (%s) without a cause", n, kvs_status_name(st));
     if (!has_reason(s, st))
         sim_fail(s, "request %llu: nothing was done that could end it with %s (%s)", n, kvs_status_name(st), text);
-    if (s->now_us > r->deadline_us + 1000)
+    if (s->now_us > sim_client_latest_us(s, r))
         sim_fail(s, "request %llu: ended %llu us after its deadline", n, (unsigned long long)(s->now_us - r->deadline_us));
-    bool promised = s->heal_us != SIM_FOREVER && r->begun_us >= s->heal_us + GRACE_US && !r->left && r->deadline_us >= r->begun_us + 2000000;
+    bool promised = s->heal_us != SIM_FOREVER && r->begun_us >= s->heal_us + (s->set.etcd ? GRACE_ETCD_US : GRACE_US) && !r->left && r->deadline_us >= r->begun_us + 2000000;
     if (promised && st != KVS_OK)
         sim_fail(s, "request %llu: begun well after all faults were healed, but it ended with %s (%s)", n, kvs_status_name(st), text);
     sim_count(s, SIM_N_after_heal, promised);
 }
 
+void sim_client_cut(struct sim *s, uint32_t router)
+{
+    for (uint32_t i = s->client->first_open; i < s->client->count; i++) {
+        struct sim_request *r = s->client->request[i];
+        if (r->over || r->router != router || r->router_life != s->node[router].life)
+            continue;
+        sim_note(s, SIM_NOBODY, "the connection of request %r is cut, %u tokens", r->id, r->choice[0].got);
+        r->over = true;
+        s->client->open--;
+        sim_count(s, SIM_N_cut, 1);
+        post_client(s, s->now_us + ORPHANS_US, check_gone, r->id, 0);
+    }
+}
+
 void sim_client_over(struct sim *s, uint64_t id, kvs_status st, const char *text, bool rejected)
 {
     struct sim_request *r = find(s, id);
+    sim_about_request(s, id);
     if (r->over) {
         sim_fail(s, "request %llu ends a second time (%s)", (unsigned long long)id, kvs_status_name(st));
         return;
@@ -356,7 +424,7 @@ void sim_client_over(struct sim *s, uint64_t id, kvs_status st, const char *text
         sim_fail(s, "request %llu is rejected after it was accepted", (unsigned long long)id);
     r->over = true;
     s->client->open--;
-    sim_note(s, SIM_NOBODY, "request %u is over: %s after %u us, %u tokens", id, st, s->now_us - r->begun_us, r->choice[0].got);
+    sim_note(s, SIM_NOBODY, "request %r is over: %s after %u us, %u tokens", id, st, s->now_us - r->begun_us, r->choice[0].got);
     check_end(s, r, st, text);
     post_client(s, s->now_us + BACK_US, check_gone, id, 0);
     uint64_t ms = (s->now_us - r->begun_us) / 1000;

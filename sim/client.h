@@ -23,6 +23,7 @@ struct sim_request {
     bool ignore_eos, over, left, slow;
     uint64_t paused_us; /* 0: reads */
     uint32_t attempt;
+    uint32_t router, router_life; /* whom it was asked of */
     uint32_t decode_node;         /* where the router has placed it last */
     char prefill_id[MSG_ID_MAX]; /* "": to be prefilled there */
     uint32_t pause_at, stop_at, stop_choice; /* 0: never; after so many tokens */
@@ -38,7 +39,9 @@ void sim_client_create(struct sim *s);
 void sim_client_free(struct sim *s);
 void sim_client_ask(struct sim *s, const struct sim_command *c);
 /* From the router. */
-void sim_client_placed(struct sim *s, uint64_t id, uint32_t attempt, uint32_t decode_node, const char *prefill_id);
+void sim_client_placed(struct sim *s, uint64_t id, uint32_t attempt, uint32_t decode_node, const struct msg_generate *m);
+void sim_client_cut(struct sim *s, uint32_t router); /* that router is dead, and with it the connections of its clients */
+uint64_t sim_client_latest_us(const struct sim *s, const struct sim_request *r); /* when it must be over */
 void sim_client_prefilled(struct sim *s, uint64_t id, uint32_t decode_node, uint32_t prefill_node); /* a worker calls PREFILL */
 struct sim_conn;
 void sim_client_entry(struct sim *s, const struct sim_conn *conn, const struct msg_token *t); /* as it came, before the core saw it */
@@ -46,9 +49,9 @@ void sim_client_token(struct sim *s, uint64_t id, uint32_t choice, const struct 
 void sim_client_over(struct sim *s, uint64_t id, kvs_status st, const char *text, bool rejected);
 
 /* router.c */
-void sim_router_create(struct sim *s);
-void sim_router_free(struct sim *s);
-void sim_router_feed(struct sim *s, const struct rtr_event *ev);
-struct rtr *sim_router_core(struct sim *s);
+void sim_router_create(struct sim *s, uint32_t node);
+void sim_router_destroy(struct sim *s, uint32_t node);
+void sim_router_feed(struct sim *s, uint32_t node, const struct rtr_event *ev);
+struct rtr *sim_router_core(struct sim *s, uint32_t node);
 
 #endif

@@ -95,6 +95,8 @@ void sim_device_free(struct sim_worker *w)
 
 void sim_device_zero(struct sim_worker *w, uint32_t group, uint32_t page)
 {
+    sim_about_page(w->s, w->node, group, page);
+    sim_note(w->s, w->node, "page %g is zeroed", SIM_PAGE(group, page));
     if (w->reads[group][page] != 0)
         sim_fail(w->s, "%s zeroes page %u of group %u while a send reads it", w->s->node[w->node].id, page, group);
     if (w->recvs[group][page] != 0)
@@ -111,6 +113,7 @@ void sim_device_copy(struct sim_worker *w, const struct wrk_copy *copy)
         sim_fail(w->s, "%s copies a head from page %u to page %u of group %u, and a transfer still has one of them", id, copy->from, copy->to,
                  copy->group);
     sim_count(w->s, SIM_N_copies, 1);
+    sim_note(w->s, w->node, "page %g gets the first %u tokens of page %g", SIM_PAGE(copy->group, copy->to), copy->tokens, SIM_PAGE(copy->group, copy->from));
     kvc_page_copy_head(&w->layout, copy->group, sim_page(w, copy->group, copy->from), sim_page(w, copy->group, copy->to), copy->tokens);
 }
 
@@ -137,6 +140,7 @@ static void compute_layer(struct sim_worker *w, const struct wrk_step_entry *e, 
                 sim_fail(w->s, "%s: a step's token ids are not the sequence's", w->s->node[w->node].id);
             cell_put(w, at, due);
         } else if (p < e->pos ? cell != due : cell != 0 && (p >= v.token_count || cell != due)) {
+            sim_about_page(w->s, w->node, group, kvc_block_row(e->table, group)[p / w->layout.block_tokens]);
             sim_fail(w->s, "%s reads wrong KV: sequence %u (computed %u of %u), position %u, layer %u: %llx instead of %llx",
                      w->s->node[w->node].id, e->seq, e->pos, v.token_count, p, layer, (unsigned long long)cell,
                      p < e->pos ? (unsigned long long)due : 0);
@@ -152,6 +156,7 @@ static void compute_group(struct sim_worker *w, uint32_t group)
         const struct wrk_step_entry *e = &w->step->entries[i];
         for (uint32_t b = e->pos / w->layout.block_tokens; b < kvc_blocks_for(&w->layout, e->pos + e->count); b++) {
             uint32_t page = kvc_block_row(e->table, group)[b];
+            sim_about_page(w->s, w->node, group, page);
             if (w->reads[group][page] != 0 || w->recvs[group][page] != 0)
                 sim_fail(w->s, "%s computes into page %u of group %u that a transfer still has", w->s->node[w->node].id, page, group);
         }

@@ -2,6 +2,8 @@
  * After `heal` nothing is injected any more, everybody runs, and killed workers come back; requests go on.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "sim/client.h"
+#include "sim/etcd.h"
+#include "sim/members.h"
 #include "sim/worker.h"
 
 #include <string.h>
@@ -26,9 +28,9 @@ static bool matches(const struct sim *s, uint32_t node, const char *who)
     const struct sim_node *n = &s->node[node];
     if (strcmp(who, n->id) == 0)
         return true;
-    if (node == SIM_ROUTER)
-        return false;
-    bool prefills = n->role != MSG_ROLE_DECODE, decodes = n->role != MSG_ROLE_PREFILL;
+    if (sim_is_router(s, node))
+        return strcmp(who, "router") == 0;
+    bool prefills = n->card.role != MSG_ROLE_DECODE, decodes = n->card.role != MSG_ROLE_PREFILL;
     return strcmp(who, "any") == 0 || (strcmp(who, "prefill") == 0 && prefills) || (strcmp(who, "decode") == 0 && decodes);
 }
 
@@ -66,13 +68,18 @@ void sim_start_process(struct sim *s, uint32_t node)
     struct sim_node *n = &s->node[node];
     KVS_ASSERT(!n->alive);
     n->alive = true;
+    n->gone = false;
     n->life++;
-    n->epoch = kvs_rng_next(&s->rng);
+    n->epoch = kvs_rng_next(&s->rng) | 1;
     n->card = (struct msg_card){.role = n->role, .epoch = n->epoch, .protocol_min = MSG_PROTOCOL_MIN, .protocol_max = MSG_PROTOCOL_MAX,
                                 .block_tokens = s->set.block_tokens, .context = s->set.context, .vocab = s->set.vocab};
     memcpy(n->card.id, n->id, sizeof n->card.id);
-    if (node != SIM_ROUTER)
+    kvs_format(n->card.control_url, sizeof n->card.control_url, "sim://%s", n->id);
+    if (sim_is_router(s, node))
+        sim_router_create(s, node);
+    else
         sim_worker_create(s, node);
+    sim_members_start(s, node);
     for (uint32_t i = 0; i < s->node_count; i++)
         if (i != node && s->node[i].alive)
             sim_dial_soon(s, i, node, 0, 30000);
@@ -86,6 +93,18 @@ static void restart(struct sim *s, struct sim_event *e)
     sim_start_process(s, (uint32_t)e->id);
 }
 
+static void end_process(struct sim *s, uint32_t node)
+{
+    sim_net_killed(s, node);
+    sim_members_stop(s, node, false);
+    if (sim_is_router(s, node)) {
+        sim_client_cut(s, node);
+        sim_router_destroy(s, node);
+    } else {
+        sim_worker_destroy(s->node[node].worker);
+    }
+}
+
 void sim_kill(struct sim *s, uint32_t node)
 {
     struct sim_node *n = &s->node[node];
@@ -93,9 +112,21 @@ void sim_kill(struct sim *s, uint32_t node)
     n->alive = false;
     if (n->hung)
         sim_wake(s, node); /* what was put aside is dropped with the process */
-    sim_net_killed(s, node);
-    sim_worker_destroy(n->worker);
+    end_process(s, node);
     uint64_t back = s->set.restart_us;
+    if (back != 0)
+        sim_post(s, sim_in(s, back / 2, back * 2), &(struct sim_event){.run = restart, .node = SIM_NOBODY, .id = node});
+}
+
+void sim_exit(struct sim *s, uint32_t node)
+{
+    uint64_t back = s->set.drained_back_us;
+    sim_note(s, SIM_NOBODY, "%n has drained and ends", node);
+    sim_count(s, SIM_N_exits, 1);
+    sim_members_stop(s, node, true);
+    s->node[node].alive = false;
+    s->node[node].gone = true;
+    end_process(s, node);
     if (back != 0)
         sim_post(s, sim_in(s, back / 2, back * 2), &(struct sim_event){.run = restart, .node = SIM_NOBODY, .id = node});
 }
@@ -112,14 +143,22 @@ static void hang_dead(struct sim *s, struct sim_event *e)
     }
 }
 
+/* The router at the other end of a worker's connection, if there is one and it runs, has not heard from it for a while. */
+static void tell_suspect(struct sim *s, const struct sim_conn *c, uint32_t node, bool suspect)
+{
+    uint32_t side = c->node[0] == node ? 1 : 0, router = c->node[side];
+    if (c->node[!side] == node && sim_is_router(s, router) && s->node[router].alive && !s->node[router].hung &&
+        c->life[side] == s->node[router].life && c->up[side] && !c->over[side])
+        sim_router_handlers.suspect(s, router, c->id, suspect);
+}
+
 static void hang_suspect(struct sim *s, struct sim_event *e)
 {
     struct sim_node *n = &s->node[e->id];
     if (!n->alive || !n->hung || n->life != e->a || n->hung_us != e->b)
         return;
     for (uint32_t i = 0; i < s->conn_count; i++)
-        if (s->conn[i]->node[0] == e->id && s->conn[i]->node[1] == SIM_ROUTER && s->conn[i]->up[1] && !s->conn[i]->over[1])
-            sim_router_handlers.suspect(s, SIM_ROUTER, s->conn[i]->id, true);
+        tell_suspect(s, s->conn[i], (uint32_t)e->id, true);
 }
 
 static void unhang(struct sim *s, uint32_t node)
@@ -128,8 +167,7 @@ static void unhang(struct sim *s, uint32_t node)
     s->node[node].hung_us = s->now_us;
     sim_wake(s, node);
     for (uint32_t i = 0; i < s->conn_count; i++)
-        if (s->conn[i]->node[0] == node && s->conn[i]->node[1] == SIM_ROUTER && s->conn[i]->up[1] && !s->conn[i]->over[1])
-            sim_router_handlers.suspect(s, SIM_ROUTER, s->conn[i]->id, false);
+        tell_suspect(s, s->conn[i], node, false);
 }
 
 static void hang_over(struct sim *s, struct sim_event *e)
@@ -160,11 +198,12 @@ static void heal(struct sim *s)
     sim_faults_off(&s->set);
     s->set.restart_us = s->set.restart_us != 0 ? s->set.restart_us : 1000;
     s->heal_us = s->now_us;
+    sim_etcd_heal(s);
     for (uint32_t i = 0; i < s->node_count; i++) {
         struct sim_node *n = &s->node[i];
         if (n->alive && n->hung)
             unhang(s, i);
-        else if (!n->alive)
+        else if (!n->alive && !n->gone)
             sim_post(s, sim_in(s, 0, 100000), &(struct sim_event){.run = restart, .node = SIM_NOBODY, .id = i});
         for (uint32_t k = i + 1; k < s->node_count; k++)
             s->pair[i][k].blocked_us = 0;
@@ -173,11 +212,16 @@ static void heal(struct sim *s)
 
 /* --- commands --- */
 
-static void partition(struct sim *s, struct sim_conn *x, uint64_t for_us)
+static void pair_block(struct sim *s, const struct sim_conn *x, uint64_t for_us)
 {
     uint32_t a = x->node[0] < x->node[1] ? x->node[0] : x->node[1], b = x->node[0] + x->node[1] - a;
-    sim_note(s, SIM_NOBODY, "%n and %n do not reach each other for %u us", a, b, for_us);
     s->pair[a][b].blocked_us = s->now_us + for_us;
+}
+
+static void partition(struct sim *s, struct sim_conn *x, uint64_t for_us)
+{
+    sim_note(s, SIM_NOBODY, "%n and %n do not reach each other for %u us", x->node[0], x->node[1], for_us);
+    pair_block(s, x, for_us);
     sim_conn_silence(s, x, for_us);
 }
 
@@ -192,6 +236,14 @@ static void on_link(struct sim *s, const struct sim_command *c)
         sim_conn_break(s, x);
         return;
     }
+    if (c->action == SIM_ONE_WAY) {
+        uint32_t deaf = matches(s, x->node[0], c->who[0]) ? x->node[0] : x->node[1];
+        sim_note(s, SIM_NOBODY, "%n hears nothing from %n any more", deaf, x->node[0] == deaf ? x->node[1] : x->node[0]);
+        sim_fault(s, SIM_N_one_ways);
+        pair_block(s, x, sim_draw(s, c->duration.low, c->duration.high));
+        sim_conn_one_way(s, x, deaf);
+        return;
+    }
     sim_fault(s, SIM_N_partitions);
     partition(s, x, sim_draw(s, c->duration.low, c->duration.high));
 }
@@ -199,7 +251,7 @@ static void on_link(struct sim *s, const struct sim_command *c)
 static void on_process(struct sim *s, const struct sim_command *c)
 {
     uint32_t node = choose(s, c->who[0]);
-    if (node == SIM_NOBODY || node == SIM_ROUTER)
+    if (node == SIM_NOBODY || (sim_is_router(s, node) && c->action != SIM_KILL && c->action != SIM_HANG))
         return;
     struct sim_worker *w = s->node[node].worker;
     switch (c->action) {
@@ -222,10 +274,30 @@ static void on_process(struct sim *s, const struct sim_command *c)
         break;
     case SIM_DRAIN:
         sim_fault(s, SIM_N_drains);
-        sim_note(s, node, "drains%u", 0);
+        sim_note(s, SIM_NOBODY, "%n is told to drain", node);
         sim_worker_drain(w);
         break;
     default: break;
+    }
+}
+
+static void on_etcd(struct sim *s, const struct sim_command *c)
+{
+    uint64_t us = sim_draw(s, c->duration.low, c->duration.high);
+    bool whom = c->action == SIM_ETCD_CUT || c->action == SIM_ETCD_EXPIRE;
+    uint32_t node = whom ? choose(s, c->who[0]) : SIM_NOBODY;
+    if (!s->set.etcd || (whom && node == SIM_NOBODY))
+        return;
+    sim_fault(s, SIM_N_etcd_faults);
+    switch (c->action) {
+    case SIM_ETCD_KILL: sim_etcd_kill(s, us, false); break;
+    case SIM_ETCD_WIPE: sim_etcd_kill(s, us, true); break;
+    case SIM_ETCD_HANG: sim_etcd_hang(s, us); break;
+    case SIM_ETCD_LAG: sim_etcd_starve(s, us); break;
+    case SIM_ETCD_LEADERLESS: sim_etcd_leaderless(s, us); break;
+    case SIM_ETCD_COMPACT: sim_etcd_compact(s); break;
+    case SIM_ETCD_CUT: sim_etcd_partition(s, node, us); break;
+    default: sim_etcd_expire(s, node); break;
     }
 }
 
@@ -244,7 +316,16 @@ static void command(struct sim *s, struct sim_event *e)
     case SIM_HEAL: heal(s); break;
     case SIM_SET: sim_setting_put(&s->set, c->setting, c->value); break;
     case SIM_BREAK:
+    case SIM_ONE_WAY:
     case SIM_PARTITION: on_link(s, c); break;
+    case SIM_ETCD_KILL:
+    case SIM_ETCD_WIPE:
+    case SIM_ETCD_HANG:
+    case SIM_ETCD_LAG:
+    case SIM_ETCD_LEADERLESS:
+    case SIM_ETCD_COMPACT:
+    case SIM_ETCD_CUT:
+    case SIM_ETCD_EXPIRE: on_etcd(s, c); break;
     default: on_process(s, c); break;
     }
 }

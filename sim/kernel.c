@@ -1,15 +1,10 @@
-/* kernel.c - clock, event queue, random numbers, notes.
+/* kernel.c - clock, event queue, random numbers.
  * The queue is a binary heap ordered by (time, order of posting): equal times keep their order, so runs are reproducible.
- * Notes are kept as text and numbers in a ring and are put into words only when somebody reads them; all of them go into the trace hash.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "sim/world.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define NOTES 4096u
-#define NOTES_PRINTED 160u
 
 /* --- queue --- */
 
@@ -98,6 +93,7 @@ bool sim_next(struct sim *s)
         }
     }
     sim_count(s, SIM_N_events, 1);
+    s->about = (struct sim_about){.node = SIM_NOBODY};
     e.run(s, &e);
     sim_check_event(s, &e);
     free(e.ptr);
@@ -150,62 +146,6 @@ void sim_fault(struct sim *s, sim_counter kind)
 {
     s->report.n[kind]++;
     s->report.n[SIM_N_faults]++;
-}
-
-/* --- notes --- */
-
-static size_t put_note(const struct sim *s, const struct sim_note *n, char *out, size_t cap)
-{
-    const char *who = n->node < s->node_count ? s->node[n->node].id : "-";
-    size_t len = kvs_format(out, cap, "%5llu.%06llu %-10s ", (unsigned long long)(n->at_us / 1000000), (unsigned long long)(n->at_us % 1000000), who);
-    uint32_t next = 0;
-    for (const char *p = n->text; *p != '\0' && len + 1 < cap; p++) {
-        if (*p != '%' || next == 4) {
-            out[len++] = *p;
-            out[len] = '\0';
-            continue;
-        }
-        uint64_t v = n->arg[next++];
-        p++;
-        if (*p == 'x')
-            len += kvs_format(out + len, cap - len, "%llx", (unsigned long long)v);
-        else if (*p == 'n')
-            len += kvs_format(out + len, cap - len, "%s", v < s->node_count ? s->node[v].id : "?");
-        else if (*p == 's')
-            len += kvs_format(out + len, cap - len, "%s", kvs_status_name((kvs_status)v));
-        else
-            len += kvs_format(out + len, cap - len, "%llu", (unsigned long long)v);
-    }
-    return len;
-}
-
-void sim_note_at(struct sim *s, uint32_t node, const char *text, const uint64_t arg[4])
-{
-    struct sim_note *n = &s->notes[s->note_next++ % NOTES];
-    *n = (struct sim_note){.at_us = s->now_us, .node = node, .text = text};
-    memcpy(n->arg, arg, sizeof n->arg);
-    uint64_t h = sim_mix(s->report.trace_hash, s->now_us);
-    h = sim_mix(h, node);
-    for (const char *p = text; *p != '\0'; p++)
-        h = h * 31 + (unsigned char)*p;
-    for (int i = 0; i < 4; i++)
-        h = sim_mix(h, arg[i]);
-    s->report.trace_hash = h;
-    if (!s->echo)
-        return;
-    char line[256];
-    put_note(s, n, line, sizeof line);
-    puts(line);
-}
-
-void sim_print_notes(const struct sim *s)
-{
-    uint32_t count = s->note_next < NOTES_PRINTED ? s->note_next : NOTES_PRINTED;
-    char line[256];
-    for (uint32_t i = s->note_next - count; i != s->note_next; i++) {
-        put_note(s, &s->notes[i % NOTES], line, sizeof line);
-        puts(line);
-    }
 }
 
 void sim_fail(struct sim *s, const char *fmt, ...)

@@ -1,220 +1,198 @@
-/* members.c - see members.h. A lease is renewed while its stream lives and ends a TTL after the stream was lost, unless the worker registered
- * again by then; the timer looks four times a TTL. A member whose stream lives must never be told to be gone.
+/* members.c - see members.h. A process' discovery runs on its timers and streams; what it tells goes into a view of ours, so that also its
+ * words are checked: no member is gone while embedded discovery's own stream to it lives, nobody is told to be gone who was not told to be there.
+ * With etcd a key may vanish though the process lives; then the streams decide (router.c).
  * SPDX-License-Identifier: Apache-2.0 */
-#include "sim/members.h"
+#include "sim/seam.h"
 
-#include "proto/frame.h"
-#include "proto/wire.h"
-#include "sim/worker.h"
+#include "cluster/discovery.h"
+#include "sim/env.h"
+#include "sim/members.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define REGISTERED_MAX 64
-#define GRACE_US 1000000u
-#define ARENA ((size_t)1 << 20)
-
-struct registered {
-    uint64_t conn, epoch;
-    uint32_t stream;
-    char id[MSG_ID_MAX];
-};
-
 struct sim_members {
-    struct cls_registry *registry;
-    struct registered who[REGISTERED_MAX];
-    uint32_t count;
+    struct sim_env env;
+    struct cls_discovery *discovery;
+    struct cls_registry *view;
 };
 
-/* --- the router's side --- */
-
-static void tell(struct sim *s, const struct registered *to, const struct msg_member *members, uint32_t count)
+static uint32_t node_of(const struct sim *s, const char *id)
 {
-    struct msg_members m = {.members = members, .count = count};
-    struct kvs_buf body;
-    kvs_buf_init(&body, MSG_PAYLOAD_MAX);
-    kvs_status st = msg_members_encode(&m, &body);
-    KVS_ASSERT(st == KVS_OK);
-    sim_rpc_item(s, SIM_ROUTER, to->conn, to->stream, &body);
-    kvs_buf_fini(&body);
+    for (uint32_t i = 0; i < s->node_count; i++)
+        if (strcmp(s->node[i].id, id) == 0)
+            return i;
+    return SIM_NOBODY;
 }
 
-/* Is there a newer life of that worker? The old one's stream may not have ended yet. */
-static bool replaced(const struct sim_members *m, const char *id)
+/* Does this router hear the process whose registration it ends? */
+static void check_gone(struct sim *s, uint32_t node, const struct msg_member *m)
 {
-    for (uint32_t i = 0; i < cls_registry_count(m->registry); i++)
-        if (strcmp(cls_registry_at(m->registry, i)->id, id) == 0)
-            return true;
-    return false;
-}
-
-static void tell_changes(struct sim *s, struct sim_members *m)
-{
-    struct msg_member *change = calloc(1, sizeof *change);
-    KVS_ASSERT(change != NULL);
-    while (cls_registry_next_change(m->registry, change)) {
-        bool put = change->change == MSG_MEMBER_PUT;
-        sim_count(s, put ? SIM_N_members : SIM_N_expired, 1);
-        for (uint32_t i = 0; i < m->count; i++)
-            if (!put && m->who[i].epoch == change->card.epoch && !replaced(m, m->who[i].id))
-                sim_fail(s, "member %s is told to be gone while its stream lives", m->who[i].id);
-        for (uint32_t i = 0; i < m->count; i++)
-            tell(s, &m->who[i], change, 1);
+    for (uint32_t i = 0; i < s->conn_count && !s->set.etcd && sim_is_router(s, node); i++) {
+        const struct sim_conn *c = s->conn[i];
+        if (c->node[1] != node || c->over[1] || !c->up[1] || c->epoch[0] != m->card.epoch || s->node[c->node[0]].gone)
+            continue;
+        for (uint32_t k = 0; k < c->call_count; k++)
+            if (c->call[k].method == MSG_REGISTER && c->call[k].callee == SIM_CALLEE_OPEN)
+                sim_fail(s, "member %s is told to be gone while its stream lives", m->card.id);
     }
-    free(change);
 }
 
-static void on_timer(struct sim *s, struct sim_event *e)
+static void on_member(void *user, const struct msg_member *m)
 {
-    struct sim_members *m = s->members;
-    (void)e;
-    for (uint32_t i = 0; i < m->count; i++)
-        (void)cls_registry_renew(m->registry, m->who[i].id, m->who[i].epoch, s->now_us);
-    cls_registry_tick(m->registry, s->now_us);
-    tell_changes(s, m);
-    sim_post(s, s->now_us + s->set.lease_us / 4, &(struct sim_event){.run = on_timer, .node = SIM_NOBODY});
-}
-
-void sim_members_create(struct sim *s, struct sim_members **out)
-{
-    struct sim_members *m = calloc(1, sizeof *m);
-    KVS_ASSERT(m != NULL);
-    kvs_status st = cls_registry_create(SIM_NODES_MAX, s->set.lease_us, &m->registry);
-    KVS_ASSERT(st == KVS_OK);
-    sim_post(s, s->set.lease_us / 4, &(struct sim_event){.run = on_timer, .node = SIM_NOBODY});
-    *out = m;
-}
-
-void sim_members_free(struct sim_members *m)
-{
-    if (m == NULL)
-        return;
-    cls_registry_destroy(m->registry);
-    free(m);
-}
-
-static void snapshot(struct sim *s, struct sim_members *m, const struct registered *to)
-{
-    uint32_t n = cls_registry_count(m->registry);
-    struct msg_member *all = calloc(n + 1u, sizeof *all);
-    KVS_ASSERT(all != NULL);
-    for (uint32_t i = 0; i < n; i++) {
-        all[i].change = MSG_MEMBER_PUT;
-        all[i].card = *cls_registry_at(m->registry, i);
-    }
-    all[n].change = MSG_MEMBER_SNAPSHOT_END;
-    tell(s, to, all, n + 1);
-    free(all);
-}
-
-void sim_members_register(struct sim *s, struct sim_members *m, uint64_t conn, uint32_t stream, const uint8_t *body, size_t n)
-{
-    struct kvs_arena arena;
+    struct sim_members *x = user;
+    struct sim *s = x->env.s;
     struct kvs_error err = {0};
-    struct msg_card *card = calloc(1, sizeof *card);
-    KVS_ASSERT(card != NULL && m->count < REGISTERED_MAX);
-    kvs_arena_init(&arena, ARENA);
-    kvs_status st = msg_card_decode(body, n, &arena, card, &err);
-    if (st == KVS_OK)
-        st = cls_registry_put(m->registry, card, s->now_us, &err);
-    kvs_arena_fini(&arena);
-    if (st != KVS_OK) {
-        sim_fail(s, "a worker cannot register: %s", err.text);
-    } else {
-        tell_changes(s, m); /* to the others; the new one gets everything at once */
-        struct registered *r = &m->who[m->count++];
-        *r = (struct registered){.conn = conn, .epoch = card->epoch, .stream = stream};
-        memcpy(r->id, card->id, sizeof r->id);
-        snapshot(s, m, r);
+    uint32_t node = x->env.node;
+    if (m->change == MSG_MEMBER_SNAPSHOT_END)
+        return;
+    bool put = m->change == MSG_MEMBER_PUT;
+    uint32_t who = node_of(s, m->card.id);
+    if (who == SIM_NOBODY) {
+        sim_fail(s, "%s is told of \"%s\", who does not exist", s->node[node].id, m->card.id);
+        return;
     }
-    free(card);
+    if (put && cls_registry_put(x->view, &m->card, s->now_us, &err) != KVS_OK)
+        sim_fail(s, "%s cannot remember a member: %s", s->node[node].id, err.text);
+    if (!put && !cls_registry_has(x->view, m->card.id, m->card.epoch))
+        sim_fail(s, "%s is told that %s has gone, of whom it was not told", s->node[node].id, m->card.id);
+    if (!put)
+        cls_registry_leave(x->view, m->card.id, m->card.epoch, s->now_us);
+    struct msg_member seen;
+    while (cls_registry_next_change(x->view, &seen))
+        ;
+    if (who == node)
+        return;
+    sim_note(s, node, put ? "member %n is there" : "member %n is gone", who);
+    if (sim_is_router(s, node))
+        sim_count(s, put ? SIM_N_members : SIM_N_expired, 1);
+    if (!put)
+        check_gone(s, node, m);
+    if (sim_is_router(s, node))
+        sim_router_member(s, node, m);
+    else
+        sim_worker_member(s, node, m);
 }
 
-void sim_members_down(struct sim_members *m, uint64_t conn)
+static void on_backend(void *user, bool up, const char *text)
 {
-    for (uint32_t i = 0; i < m->count; i++)
-        if (m->who[i].conn == conn)
-            m->who[i--] = m->who[--m->count];
+    const struct sim_members *x = user;
+    (void)text;
+    sim_note(x->env.s, x->env.node, up ? "discovery is up%u" : "discovery is away%u", 0);
+    sim_count(x->env.s, SIM_N_backend_lost, !up);
+}
+
+void sim_members_start(struct sim *s, uint32_t node)
+{
+    struct sim_members *x = calloc(1, sizeof *x);
+    KVS_ASSERT(x != NULL && s->node[node].members == NULL);
+    x->env = (struct sim_env){.s = s, .node = node, .life = s->node[node].life};
+    s->node[node].members = x;
+    struct cls_events ev = {.user = x, .on_member = on_member, .on_backend = on_backend};
+    struct cls_etcd_config etcd = {.url = "etcd://model", .cluster = "default", .ttl_us = s->set.lease_us};
+    kvs_status st = cls_registry_create(SIM_NODES_MAX * 2, CLS_FOREVER, &x->view);
+    KVS_ASSERT(st == KVS_OK);
+    if (s->set.etcd)
+        st = cls_etcd_create(sim_env_loop(&x->env), &etcd, &ev, &x->discovery, NULL);
+    else if (sim_is_router(s, node))
+        st = cls_embedded_server_create(sim_env_loop(&x->env), sim_env_rpc(&x->env), &ev, &x->discovery);
+    else
+        st = cls_embedded_client_create(sim_env_loop(&x->env), sim_env_rpc(&x->env), &ev, &x->discovery);
+    KVS_ASSERT(st == KVS_OK);
+    sim_members_update(s, node);
+}
+
+void sim_members_update(struct sim *s, uint32_t node)
+{
+    struct cls_discovery *d = s->node[node].members->discovery;
+    kvs_status st = d->ops->join(d, &s->node[node].card);
+    KVS_ASSERT(st == KVS_OK);
+}
+
+void sim_members_stop(struct sim *s, uint32_t node, bool leave)
+{
+    struct sim_members *x = s->node[node].members;
+    if (x == NULL)
+        return;
+    if (leave && s->set.etcd)
+        cls_etcd_leave_now(x->discovery, 1000);
+    else if (leave)
+        x->discovery->ops->leave(x->discovery);
+    x->discovery->ops->destroy(x->discovery);
+    cls_registry_destroy(x->view);
+    free(x);
+    s->node[node].members = NULL;
+}
+
+/* --- streams --- */
+
+void sim_members_conn_up(struct sim *s, uint32_t node, uint64_t conn, uint32_t peer_node)
+{
+    if (!s->set.etcd && sim_is_router(s, peer_node))
+        cls_embedded_client_up(s->node[node].members->discovery, conn);
+}
+
+void sim_members_conn_down(struct sim *s, uint32_t node, uint64_t conn, uint32_t peer_node)
+{
+    struct cls_discovery *d = s->node[node].members->discovery;
+    if (s->set.etcd)
+        return;
+    if (sim_is_router(s, node))
+        cls_embedded_server_down(d, conn);
+    else if (sim_is_router(s, peer_node))
+        cls_embedded_client_down(d, conn);
+}
+
+bool sim_members_call(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n)
+{
+    if (call->method != MSG_REGISTER || s->set.etcd)
+        return false;
+    struct msg_call m = {.method = MSG_REGISTER, .body = body, .body_bytes = (uint32_t)n};
+    cls_embedded_server_call(s->node[node].members->discovery, conn, call->stream, &m);
+    return true;
+}
+
+void sim_members_cancel(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream)
+{
+    if (!s->set.etcd && sim_is_router(s, node))
+        cls_embedded_server_cancel(s->node[node].members->discovery, conn, stream);
+}
+
+bool sim_members_item(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n)
+{
+    return !s->set.etcd && !sim_is_router(s, node) &&
+           cls_embedded_client_item(s->node[node].members->discovery, conn, call->stream, body, n);
+}
+
+bool sim_members_end(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const struct msg_end *end)
+{
+    return !s->set.etcd && !sim_is_router(s, node) && cls_embedded_client_end(s->node[node].members->discovery, conn, call->stream, end);
+}
+
+/* --- the view --- */
+
+const struct msg_card *sim_members_find(struct sim *s, uint32_t node, const char *id)
+{
+    return cls_registry_find(s->node[node].members->view, id);
 }
 
 static bool all_there(const struct sim *s, const struct cls_registry *r)
 {
-    uint32_t workers = 0;
-    for (uint32_t i = 1; i < s->node_count; i++, workers++)
+    uint32_t live = 0;
+    for (uint32_t i = 0; i < s->node_count; i++) {
+        if (!s->node[i].alive)
+            continue;
+        live++;
         if (!cls_registry_has(r, s->node[i].id, s->node[i].epoch))
             return false;
-    return cls_registry_count(r) == workers;
-}
-
-const char *sim_members_rest(const struct sim *s, const struct sim_members *m)
-{
-    if (!all_there(s, m->registry))
-        return "the registry does not hold exactly the workers that run";
-    for (uint32_t i = 1; i < s->node_count; i++)
-        if (s->node[i].worker != NULL && !all_there(s, s->node[i].worker->view))
-            return "a worker's view does not hold exactly the workers that run";
-    return NULL;
-}
-
-/* --- a worker's side --- */
-
-void sim_view_create(struct cls_registry **out)
-{
-    kvs_status st = cls_registry_create(SIM_NODES_MAX * 2, CLS_FOREVER, out);
-    KVS_ASSERT(st == KVS_OK);
-}
-
-uint32_t sim_view_call(struct sim *s, uint32_t node, uint64_t router_conn, struct cls_registry *view)
-{
-    struct kvs_buf body;
-    kvs_buf_init(&body, MSG_PAYLOAD_MAX);
-    kvs_status st = msg_card_encode(&s->node[node].card, &body);
-    KVS_ASSERT(st == KVS_OK);
-    uint32_t stream = sim_rpc_call(s, node, router_conn, MSG_REGISTER, 0, &body, &(struct sim_call){0});
-    kvs_buf_fini(&body);
-    cls_registry_mark_all(view);
-    return stream;
-}
-
-static void look(struct sim *s, struct cls_registry *view)
-{
-    struct msg_member *change = calloc(1, sizeof *change);
-    KVS_ASSERT(change != NULL);
-    cls_registry_tick(view, s->now_us);
-    while (cls_registry_next_change(view, change))
-        ;
-    free(change);
-}
-
-void sim_view_item(struct sim *s, uint32_t node, struct cls_registry *view, const uint8_t *body, size_t n)
-{
-    struct kvs_arena arena;
-    struct msg_members m;
-    struct kvs_error err = {0};
-    kvs_arena_init(&arena, ARENA);
-    if (msg_members_decode(body, n, &arena, &m, &err) != KVS_OK)
-        sim_fail(s, "Register's item does not decode: %s", err.text);
-    for (uint32_t i = 0; !s->failed && i < m.count; i++) {
-        const struct msg_member *x = &m.members[i];
-        if (x->change == MSG_MEMBER_SNAPSHOT_END)
-            cls_registry_lease_marked(view, s->now_us + GRACE_US);
-        else if (x->change == MSG_MEMBER_GONE)
-            cls_registry_leave(view, x->card.id, x->card.epoch, s->now_us);
-        else if (cls_registry_put(view, &x->card, s->now_us, &err) != KVS_OK)
-            sim_fail(s, "%s cannot remember a member: %s", s->node[node].id, err.text);
     }
-    kvs_arena_fini(&arena);
-    look(s, view);
+    return cls_registry_count(r) == live;
 }
 
-bool sim_view_knows(struct sim *s, uint32_t node, struct cls_registry *view, uint32_t peer_node)
+const char *sim_members_rest(struct sim *s)
 {
-    struct kvs_error err = {0};
-    const struct sim_node *peer = &s->node[peer_node];
-    look(s, view);
-    if (!cls_registry_has(view, peer->id, peer->epoch))
-        return false;
-    if (cls_cards_compatible(&s->node[node].card, &peer->card, &err) != KVS_OK)
-        sim_fail(s, "%s and %s do not fit: %s", s->node[node].id, peer->id, err.text);
-    return true;
+    for (uint32_t i = 0; i < s->node_count; i++)
+        if (s->node[i].alive && !all_there(s, s->node[i].members->view))
+            return sim_is_router(s, i) ? "the router's view does not hold exactly those who run" : "a worker's view does not hold exactly those who run";
+    return NULL;
 }

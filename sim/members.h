@@ -1,25 +1,27 @@
-/* members.h - who is in the cluster, as the embedded backend does it: workers register over their stream to the router, the router's
- * registry keeps their leases and tells everybody. Both ends are the real cls_registry.
+/* members.h - who is in the cluster, as one process knows it: the daemons' own discovery (seam.h), embedded or by etcd, and the view that
+ * its words add up to.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_SIM_MEMBERS_H
 #define KVS_SIM_MEMBERS_H
 
 #include "sim/net.h"
 
-struct sim_members; /* the router's */
+void sim_members_start(struct sim *s, uint32_t node);
+void sim_members_stop(struct sim *s, uint32_t node, bool leave); /* leave: it ends in order */
+void sim_members_update(struct sim *s, uint32_t node);           /* its card has changed */
+void sim_members_conn_up(struct sim *s, uint32_t node, uint64_t conn, uint32_t peer_node);
+void sim_members_conn_down(struct sim *s, uint32_t node, uint64_t conn, uint32_t peer_node);
+bool sim_members_call(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n);
+void sim_members_cancel(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream);
+bool sim_members_item(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n);
+bool sim_members_end(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const struct msg_end *end);
+/* The card of that name in this process' view; NULL: none. */
+const struct msg_card *sim_members_find(struct sim *s, uint32_t node, const char *id);
+/* What is not as it should be when all is well; NULL: nothing. */
+const char *sim_members_rest(struct sim *s);
 
-/* router's side */
-void sim_members_create(struct sim *s, struct sim_members **out);
-void sim_members_free(struct sim_members *m);
-void sim_members_register(struct sim *s, struct sim_members *m, uint64_t conn, uint32_t stream, const uint8_t *body, size_t n);
-void sim_members_down(struct sim_members *m, uint64_t conn);
-const char *sim_members_rest(const struct sim *s, const struct sim_members *m); /* what is not as it should be when all is well; NULL: nothing */
-
-/* worker's side; view is a registry whose leases do not end by themselves */
-void sim_view_create(struct cls_registry **out);
-uint32_t sim_view_call(struct sim *s, uint32_t node, uint64_t router_conn, struct cls_registry *view); /* REGISTER; returns the stream */
-void sim_view_item(struct sim *s, uint32_t node, struct cls_registry *view, const uint8_t *body, size_t n);
-/* May this worker link with that process? */
-bool sim_view_knows(struct sim *s, uint32_t node, struct cls_registry *view, uint32_t peer_node);
+/* Told by members.c: a member has come, changed or gone (router.c, worker.c). */
+void sim_router_member(struct sim *s, uint32_t node, const struct msg_member *m);
+void sim_worker_member(struct sim *s, uint32_t node, const struct msg_member *m);
 
 #endif

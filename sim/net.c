@@ -4,6 +4,7 @@
 #include "sim/net.h"
 
 #include "proto/wire.h"
+#include "sim/members.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,17 +20,32 @@ struct frame {
     uint8_t body[];
 };
 
-static const struct sim_handlers *handlers(uint32_t node)
+static const struct sim_handlers *handlers(const struct sim *s, uint32_t node)
 {
-    return node == SIM_ROUTER ? &sim_router_handlers : &sim_worker_handlers;
+    return sim_is_router(s, node) ? &sim_router_handlers : &sim_worker_handlers;
 }
 
 struct sim_conn *sim_conn_find(struct sim *s, uint64_t id)
 {
-    for (uint32_t i = 0; i < s->conn_count; i++)
-        if (s->conn[i]->id == id)
-            return s->conn[i];
-    return NULL;
+    return id < s->conn_by_id_cap ? s->conn_by_id[id] : NULL;
+}
+
+static void enter(struct sim *s, struct sim_conn *c)
+{
+    if (s->conn_count == s->conn_cap) {
+        s->conn_cap = s->conn_cap != 0 ? s->conn_cap * 2 : 32;
+        s->conn = realloc(s->conn, s->conn_cap * sizeof(struct sim_conn *));
+        KVS_ASSERT(s->conn != NULL);
+    }
+    s->conn[s->conn_count++] = c;
+    if (c->id >= s->conn_by_id_cap) {
+        uint64_t cap = c->id * 2 + 64;
+        s->conn_by_id = realloc(s->conn_by_id, cap * sizeof(struct sim_conn *));
+        KVS_ASSERT(s->conn_by_id != NULL);
+        memset(s->conn_by_id + s->conn_by_id_cap, 0, (cap - s->conn_by_id_cap) * sizeof(struct sim_conn *));
+        s->conn_by_id_cap = cap;
+    }
+    s->conn_by_id[c->id] = c;
 }
 
 uint32_t sim_conn_side(const struct sim_conn *c, uint32_t node)
@@ -128,7 +144,7 @@ static void deadline(struct sim *s, struct sim_event *e)
     k->caller_done = true;
     send(s, c, side, CANCEL, k->stream, NULL);
     call_tidy(c, k);
-    handlers(e->node)->end(s, e->node, e->id, &copy, &late);
+    handlers(s, e->node)->end(s, e->node, e->id, &copy, &late);
 }
 
 uint32_t sim_rpc_call(struct sim *s, uint32_t node, uint64_t conn, msg_method method, uint32_t remaining_ms, const struct kvs_buf *body,
@@ -248,7 +264,7 @@ static void deliver_call(struct sim *s, struct sim_conn *c, struct sim_call *k, 
     k->callee = SIM_CALLEE_OPEN;
     k->deadline_us = k->deadline_us != 0 ? s->now_us + k->deadline_us : 0;
     struct sim_call copy = *k;
-    handlers(node)->call(s, node, c->id, &copy, f->body, f->n);
+    handlers(s, node)->call(s, node, c->id, &copy, f->body, f->n);
 }
 
 static void deliver_end(struct sim *s, struct sim_conn *c, struct sim_call *k, uint32_t node, const struct frame *f)
@@ -264,7 +280,7 @@ static void deliver_end(struct sim *s, struct sim_conn *c, struct sim_call *k, u
     k->caller_waits = false;
     k->caller_done = !keeps_after_end(k->method);
     call_tidy(c, k);
-    handlers(node)->end(s, node, c->id, &copy, &end);
+    handlers(s, node)->end(s, node, c->id, &copy, &end);
     kvs_arena_fini(&arena);
 }
 
@@ -276,7 +292,7 @@ static void deliver(struct sim *s, struct sim_event *e)
     if (c == NULL || e->first_us > c->cut_us[!side])
         return;
     struct sim_call *k = call_find(c, f->stream);
-    const struct sim_handlers *h = handlers(e->node);
+    const struct sim_handlers *h = handlers(s, e->node);
     if (k == NULL)
         return;
     bool callee = k->caller != side;
@@ -315,6 +331,7 @@ static void conn_free(struct sim *s, struct sim_conn *c)
             s->conn[i] = s->conn[--s->conn_count];
             break;
         }
+    s->conn_by_id[c->id] = NULL;
     free(c->call);
     free(c);
 }
@@ -331,7 +348,7 @@ static void lost_calls(struct sim *s, struct sim_conn *c, uint32_t side)
     uint32_t node = c->node[side];
     uint64_t id = c->id;
     for (uint32_t i = 0; i < count; i++)
-        handlers(node)->end(s, node, id, &copy[i], &lost);
+        handlers(s, node)->end(s, node, id, &copy[i], &lost);
     free(copy);
 }
 
@@ -351,7 +368,7 @@ static void on_down(struct sim *s, struct sim_event *e)
         sim_note(s, e->node, "connection %u to %n is down", c->id, peer);
         if (ends_first)
             lost_calls(s, c, side);
-        handlers(e->node)->down(s, e->node, c->id, peer);
+        handlers(s, e->node)->down(s, e->node, c->id, peer);
         if (!ends_first)
             lost_calls(s, c, side);
     }
@@ -401,7 +418,7 @@ static void suspect(struct sim *s, struct sim_event *e)
 {
     uint32_t side;
     if (mine(s, e->node, e->id, &side) != NULL)
-        handlers(e->node)->suspect(s, e->node, e->id, e->a != 0);
+        handlers(s, e->node)->suspect(s, e->node, e->id, e->a != 0);
 }
 
 static void post_suspect(struct sim *s, struct sim_conn *c, uint32_t side, uint64_t at_us, bool on)
@@ -430,6 +447,20 @@ void sim_conn_silence(struct sim *s, struct sim_conn *c, uint64_t for_us)
         cut(s, c, side, s->now_us);
         post_down(s, c, side, sim_in(s, SIM_DEAD_US, SIM_DEAD_US + 500000));
     }
+}
+
+void sim_conn_one_way(struct sim *s, struct sim_conn *c, uint32_t deaf_node)
+{
+    uint32_t deaf = sim_conn_side(c, deaf_node);
+    if (c->broken)
+        return;
+    c->broken = c->kv_dead = true;
+    uint64_t heard = sim_in(s, SIM_DEAD_US, SIM_DEAD_US + 500000);
+    post_suspect(s, c, deaf, s->now_us + SIM_SUSPECT_US, true);
+    cut(s, c, !deaf, s->now_us);
+    post_down(s, c, deaf, heard);
+    cut(s, c, deaf, heard); /* its close still arrives */
+    post_down(s, c, !deaf, heard + sim_draw(s, 1, 2000));
 }
 
 void sim_conn_timeout(struct sim *s, struct sim_conn *c, uint32_t hung_node)
@@ -467,6 +498,7 @@ void sim_net_free(struct sim *s)
     while (s->conn_count > 0)
         conn_free(s, s->conn[0]);
     free(s->conn);
+    free(s->conn_by_id);
 }
 
 /* --- dialing --- */
@@ -481,7 +513,7 @@ static void on_up(struct sim *s, struct sim_event *e)
         return;
     c->up[side] = true;
     sim_note(s, e->node, "connection %u to %n is up", c->id, c->node[!side]);
-    handlers(e->node)->up(s, e->node, c->id, c->node[!side]);
+    handlers(s, e->node)->up(s, e->node, c->id, c->node[!side]);
 }
 
 static bool believes(const struct sim *s, uint32_t node, uint32_t peer)
@@ -506,14 +538,10 @@ static void connect(struct sim *s, uint32_t dialer, uint32_t listener)
     c->next_stream[1] = 2;
     for (uint32_t side = 0; side < 2; side++) {
         c->life[side] = s->node[c->node[side]].life;
+        c->epoch[side] = s->node[c->node[side]].epoch;
         c->cut_us[side] = SIM_FOREVER;
     }
-    if (s->conn_count == s->conn_cap) {
-        s->conn_cap = s->conn_cap != 0 ? s->conn_cap * 2 : 32;
-        s->conn = realloc(s->conn, s->conn_cap * sizeof(struct sim_conn *));
-        KVS_ASSERT(s->conn != NULL);
-    }
-    s->conn[s->conn_count++] = c;
+    enter(s, c);
     uint64_t at = sim_in(s, 100, 1000); /* the dialer's HELLO comes first */
     for (uint32_t side = 2; side-- > 0;) {
         c->last_us[!side] = at;
@@ -522,16 +550,38 @@ static void connect(struct sim *s, uint32_t dialer, uint32_t listener)
     }
 }
 
+/* Who dials whom, as the daemons do: workers their router (embedded) or routers their workers (etcd), and of two workers the one that comes
+ * first by name, as far as their roles have to do with each other. SIM_NOBODY: nobody. */
+static uint32_t dialer_of(struct sim *s, uint32_t a, uint32_t b)
+{
+    const struct msg_card *x = &s->node[a].card, *y = &s->node[b].card;
+    if (sim_is_router(s, a) || sim_is_router(s, b)) {
+        uint32_t router = sim_is_router(s, a) ? a : b, other = router == a ? b : a;
+        if (sim_is_router(s, other))
+            return SIM_NOBODY;
+        return s->set.etcd ? router : other;
+    }
+    if (x->role == MSG_ROLE_PREFILL && y->role == MSG_ROLE_PREFILL)
+        return SIM_NOBODY;
+    return strcmp(x->id, y->id) < 0 ? a : b;
+}
+
+/* An address is known from discovery, or (the router's, embedded) from the command line. */
+static bool knows_address(struct sim *s, uint32_t dialer, uint32_t listener)
+{
+    return (!s->set.etcd && sim_is_router(s, listener)) || sim_members_find(s, dialer, s->node[listener].id) != NULL;
+}
+
 static void dial(struct sim *s, struct sim_event *e)
 {
-    uint32_t a = (uint32_t)e->a, b = (uint32_t)e->b;
+    uint32_t a = (uint32_t)e->a, b = (uint32_t)e->b, dialer = dialer_of(s, a, b);
     struct sim_pair *p = pair_of(s, a, b);
     p->dialing = false;
-    bool router = a == SIM_ROUTER || b == SIM_ROUTER;
-    uint32_t dialer = router ? (a == SIM_ROUTER ? b : a) : strcmp(s->node[a].id, s->node[b].id) < 0 ? a : b;
-    uint32_t listener = dialer == a ? b : a;
-    if (!s->node[a].alive || !s->node[b].alive || believes(s, dialer, listener))
+    if (!s->node[a].alive || !s->node[b].alive || dialer == SIM_NOBODY)
         return; /* a start of a process, or the end of that connection, asks again */
+    uint32_t listener = dialer == a ? b : a;
+    if (believes(s, dialer, listener) || !knows_address(s, dialer, listener))
+        return; /* the end of that connection, or word of a new member, asks again */
     if (s->node[a].hung || s->node[b].hung || s->now_us < p->blocked_us)
         sim_dial_soon(s, a, b, 50000, 300000);
     else
@@ -541,7 +591,7 @@ static void dial(struct sim *s, struct sim_event *e)
 void sim_dial_soon(struct sim *s, uint32_t a, uint32_t b, uint64_t low_us, uint64_t high_us)
 {
     struct sim_pair *p = pair_of(s, a, b);
-    if (!p->wanted || p->dialing)
+    if (p->dialing)
         return;
     p->dialing = true;
     sim_post(s, sim_in(s, low_us, high_us), &(struct sim_event){.run = dial, .node = SIM_NOBODY, .a = a, .b = b});

@@ -24,6 +24,7 @@ struct sim_call {
 struct sim_conn {
     uint64_t id;
     uint32_t node[2], life[2]; /* [0] dialed */
+    uint64_t epoch[2];
     bool up[2], over[2];
     uint64_t last_us[2]; /* by sender: arrivals keep their order */
     uint64_t cut_us[2];  /* by sender: what would arrive later is lost */
@@ -40,6 +41,7 @@ uint32_t sim_conn_side(const struct sim_conn *c, uint32_t node);
 void sim_dial_soon(struct sim *s, uint32_t a, uint32_t b, uint64_t low_us, uint64_t high_us);
 void sim_conn_break(struct sim *s, struct sim_conn *c);                      /* reset: noticed within 0.1 s on both sides */
 void sim_conn_silence(struct sim *s, struct sim_conn *c, uint64_t for_us);   /* partition */
+void sim_conn_one_way(struct sim *s, struct sim_conn *c, uint32_t deaf_node); /* nothing reaches this one any more; what it says arrives */
 void sim_conn_timeout(struct sim *s, struct sim_conn *c, uint32_t hung_node); /* 2 s of silence of a hung process */
 void sim_net_killed(struct sim *s, uint32_t node);                           /* its connections end */
 void sim_net_free(struct sim *s);

@@ -134,7 +134,7 @@ static void loop_granted(struct sim *s, struct sim_event *e)
     struct sim_worker *w = s->node[e->node].worker;
     struct sim_grant *g = grant_find(w, e->id, SIM_GRANT_OVER);
     kvs_status st = status_of(g->sink);
-    sim_note(s, w->node, "grant %x over: %s, %u pages", g->xfer, st, g->landed_pages);
+    sim_note(s, w->node, "grant %t over: %s, %u pages", g->xfer, st, g->landed_pages);
     sim_sink_granted(w, g->sink, st, g->landed_pages, g->last_us - g->first_us);
     grant_free(w, g);
     sim_worker_turn(w);
@@ -174,6 +174,8 @@ void sim_port_grant(struct sim_worker *w, uint32_t slot, struct kvt_sink *sink, 
         if (!sim_page_of(w, kvt_sink_want(sink, i)->dest, p))
             continue;
         g->page_count++;
+        sim_note(w->s, w->node, "page %g may be written by transfer %t", SIM_PAGE(p->group, p->page), g->xfer);
+        sim_about_page(w->s, w->node, p->group, p->page);
         if (w->recvs[p->group][p->page]++ != 0)
             sim_fail(w->s, "%s grants page %u of group %u to two transfers", w->s->node[w->node].id, p->page, p->group);
         if (w->reads[p->group][p->page] != 0)
@@ -263,8 +265,10 @@ static void recv_over(struct sim_worker *w, struct sim_recv *r, bool ok)
     struct sim_grant *g = grant_find(w, x.xfer, SIM_GRANT_IN_PORT);
     if (g == NULL)
         return;
-    if (ok && x.want < g->page_count)
+    if (ok && x.want < g->page_count) {
         g->landed_pages++;
+        sim_note(w->s, w->node, "page %g has landed for transfer %t", SIM_PAGE(g->page[x.want].group, g->page[x.want].page), x.xfer);
+    }
     g->first_us = g->first_us != 0 ? g->first_us : w->s->now_us;
     g->last_us = w->s->now_us;
     kvt_sink_landed(g->sink, x.want, ok);
@@ -364,13 +368,13 @@ static void arrived(struct sim *s, struct sim_event *e)
     else if (m->forged && (g = newest_grant(w)) != NULL) /* a port that finds its sinks by something else than the xfer asks one of them */
         v = kvt_sink_check(g->sink, &m->header, m->length, &want);
     if (v != KVT_ACCEPT) {
-        sim_note(s, w->node, "message of xfer %x block %u group %u declined: reason %u", m->header.xfer, m->header.block, m->header.group, v);
+        sim_note(s, w->node, "message of xfer %t block %u group %u declined: reason %u", m->header.xfer, m->header.block, m->header.group, v);
         sim_count(s, SIM_N_declined, 1);
         post_completed(s, m, KVS_OK); /* the sender cannot tell */
         return;
     }
     if (m->forged)
-        sim_note(s, w->node, "a stranger's message was ACCEPTED for xfer %x block %u", g->xfer, m->header.block);
+        sim_note(s, w->node, "a stranger's message was ACCEPTED for xfer %t block %u", g->xfer, m->header.block);
     post_receive(w, m, g, want);
     post_message(s, s->now_us + m->copy_us, copied, m, e->node, e->life);
 }

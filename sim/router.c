@@ -10,54 +10,73 @@
 #include <string.h>
 
 #define ACTIONS 4
+#define LINKS_MAX 256u
 #define ARENA ((size_t)4 << 20)
 
-struct link { /* a worker's connection */
-    uint64_t conn;
+struct link { /* a worker's connection, as router/edge/workers.c keeps it */
+    uint64_t conn, epoch;
     uint32_t node, tokens_stream;
+    bool ready;    /* the core knows it */
+    bool vanished; /* etcd says that it is gone, but the stream lives */
+    struct msg_card card;
 };
 
 struct sim_router {
+    struct sim *s;
+    uint32_t node, life;
     struct rtr *core;
-    struct link link[64];
+    struct link *link[LINKS_MAX];
     uint32_t link_count;
     uint64_t timer_us;
     bool feeding;
 };
 
-struct rtr *sim_router_core(struct sim *s)
+struct rtr *sim_router_core(struct sim *s, uint32_t node)
 {
-    return s->router->core;
+    return s->node[node].router->core;
 }
 
-void sim_router_create(struct sim *s)
+void sim_router_create(struct sim *s, uint32_t node)
 {
     struct rtr_config c;
     struct kvs_error err = {0};
-    s->router = calloc(1, sizeof *s->router);
-    KVS_ASSERT(s->router != NULL);
+    struct sim_router *r = calloc(1, sizeof *r);
+    KVS_ASSERT(r != NULL && s->node[node].router == NULL);
+    *r = (struct sim_router){.s = s, .node = node, .life = s->node[node].life, .timer_us = SIM_FOREVER};
+    s->node[node].router = r;
     rtr_config_default(&c);
     c.requests_max = s->set.requests_max;
     c.queue_max = s->set.queue_max;
     c.worker_sequences_max = s->set.worker_sequences;
     c.local_threshold = s->set.local_threshold;
     c.deadline_us = s->set.deadline_us;
-    kvs_status st = rtr_create(&c, &s->router->core, &err);
+    kvs_status st = rtr_create(&c, &r->core, &err);
     KVS_ASSERT(st == KVS_OK);
-    s->router->timer_us = SIM_FOREVER;
 }
 
-void sim_router_free(struct sim *s)
+void sim_router_destroy(struct sim *s, uint32_t node)
 {
-    rtr_destroy(s->router->core);
-    free(s->router);
+    struct sim_router *r = s->node[node].router;
+    struct rtr_stats st;
+    if (r == NULL)
+        return;
+    rtr_stats(r->core, &st);
+    sim_count(s, SIM_N_replaced, st.replaced);
+    sim_count(s, SIM_N_resumed, st.resumed);
+    sim_count(s, SIM_N_moved, st.moved);
+    sim_count(s, SIM_N_late_entries, st.late);
+    rtr_destroy(r->core);
+    for (uint32_t i = 0; i < r->link_count; i++)
+        free(r->link[i]);
+    free(r);
+    s->node[node].router = NULL;
 }
 
-static struct link *link_of(struct sim *s, uint64_t conn)
+static struct link *link_of(struct sim_router *r, uint64_t conn)
 {
-    for (uint32_t i = 0; i < s->router->link_count; i++)
-        if (s->router->link[i].conn == conn)
-            return &s->router->link[i];
+    for (uint32_t i = 0; i < r->link_count; i++)
+        if (r->link[i]->conn == conn)
+            return r->link[i];
     return NULL;
 }
 
@@ -66,75 +85,80 @@ static struct link *link_of(struct sim *s, uint64_t conn)
 static void lost_generate(struct sim *s, struct sim_event *e)
 {
     const struct sim_call *k = e->ptr;
-    sim_router_feed(s, &(struct rtr_event){.type = RTR_EV_END, .worker = e->id, .id = k->id, .attempt = k->attempt, .choice = k->choice,
+    sim_router_feed(s, e->node, &(struct rtr_event){.type = RTR_EV_END, .worker = e->id, .id = k->id, .attempt = k->attempt, .choice = k->choice,
                                            .status = KVS_PEER_LOST, .text = "the connection is gone"});
 }
 
-static void act_generate(struct sim *s, const struct rtr_action *a)
+static void act_generate(struct sim_router *r, const struct rtr_action *a)
 {
+    struct sim *s = r->s;
     struct kvs_buf body;
     kvs_buf_init(&body, MSG_PAYLOAD_MAX);
     kvs_status st = msg_generate_encode(&a->generate, &body);
     KVS_ASSERT(st == KVS_OK);
-    sim_note(s, SIM_ROUTER, "place request %u attempt %u choice %u on connection %u", a->id, a->attempt, a->choice, a->worker);
-    const struct link *l = link_of(s, a->worker);
-    sim_client_placed(s, a->id, a->attempt, l != NULL ? l->node : SIM_ROUTER, a->generate.prefill_worker);
+    const struct link *l = link_of(r, a->worker);
+    sim_note(s, r->node, "place request %r attempt %u choice %u on %n", a->id, a->attempt, a->choice, l != NULL ? l->node : SIM_NOBODY);
+    sim_client_placed(s, a->id, a->attempt, l != NULL ? l->node : r->node, &a->generate);
     struct sim_call own = {.id = a->id, .attempt = a->attempt, .choice = a->choice};
-    if (sim_rpc_call(s, SIM_ROUTER, a->worker, MSG_GENERATE, a->remaining_ms, &body, &own) == 0) {
+    if (sim_rpc_call(s, r->node, a->worker, MSG_GENERATE, a->remaining_ms, &body, &own) == 0) {
         /* The connection is gone and the core has not heard of it yet: as if the call had been lost. */
         struct sim_call *copy = malloc(sizeof *copy);
         KVS_ASSERT(copy != NULL);
         *copy = own;
-        sim_post(s, s->now_us, &(struct sim_event){.run = lost_generate, .node = SIM_NOBODY, .id = a->worker, .ptr = copy});
+        sim_post(s, s->now_us, &(struct sim_event){.run = lost_generate, .node = r->node, .life = r->life, .id = a->worker, .ptr = copy});
     }
     kvs_buf_fini(&body);
 }
 
-static void act_abort(struct sim *s, const struct rtr_action *a)
+static void act_abort(struct sim_router *r, const struct rtr_action *a)
 {
+    struct sim *s = r->s;
     struct msg_abort m = {.request = a->id, .attempt = a->attempt};
     struct kvs_buf body;
     kvs_buf_init(&body, MSG_PAYLOAD_MAX);
     kvs_status st = msg_abort_encode(&m, &body);
     KVS_ASSERT(st == KVS_OK);
-    (void)sim_rpc_call(s, SIM_ROUTER, a->worker, MSG_ABORT, 5000, &body, &(struct sim_call){.id = a->id});
+    (void)sim_rpc_call(s, r->node, a->worker, MSG_ABORT, 5000, &body, &(struct sim_call){.id = a->id});
     kvs_buf_fini(&body);
 }
 
-static void act_cancel(struct sim *s, const struct rtr_action *a)
+static void act_cancel(struct sim_router *r, const struct rtr_action *a)
 {
+    struct sim *s = r->s;
     struct sim_conn *c = sim_conn_find(s, a->worker);
     for (uint32_t i = 0; c != NULL && i < c->call_count; i++) {
         const struct sim_call *k = &c->call[i];
         if (k->method == MSG_GENERATE && k->id == a->id && k->attempt == a->attempt && k->choice == a->choice) {
-            sim_rpc_cancel(s, SIM_ROUTER, a->worker, k->stream);
+            sim_rpc_cancel(s, r->node, a->worker, k->stream);
             return;
         }
     }
 }
 
-static void act_pause(struct sim *s, const struct rtr_action *a)
+static void act_pause(struct sim_router *r, const struct rtr_action *a)
 {
+    struct sim *s = r->s;
     struct msg_pause m = {.request = a->id};
-    struct link *l = link_of(s, a->worker);
+    struct link *l = link_of(r, a->worker);
     struct kvs_buf body;
     if (l == NULL)
         return;
     kvs_buf_init(&body, MSG_PAYLOAD_MAX);
     kvs_status st = msg_pause_encode(&m, &body);
     KVS_ASSERT(st == KVS_OK);
-    sim_note(s, SIM_ROUTER, "%u: pause of request %u", a->flag, a->id);
-    sim_rpc_pause(s, SIM_ROUTER, a->worker, l->tokens_stream, &body, !a->flag);
+    sim_note(s, r->node, "%u: pause of request %r", a->flag, a->id);
+    sim_rpc_pause(s, r->node, a->worker, l->tokens_stream, &body, !a->flag);
     kvs_buf_fini(&body);
 }
 
-static void act(struct sim *s, const struct rtr_action *a)
+static void act(struct sim_router *r, const struct rtr_action *a)
 {
+    struct sim *s = r->s;
     switch (a->type) {
-    case RTR_ACT_GENERATE: act_generate(s, a); break;
-    case RTR_ACT_ABORT: act_abort(s, a); break;
-    case RTR_ACT_CANCEL: act_cancel(s, a); break;
-    case RTR_ACT_PAUSE: act_pause(s, a); break;
+    case RTR_ACT_GENERATE: act_generate(r, a); break;
+    case RTR_ACT_ABORT: act_abort(r, a); break;
+    case RTR_ACT_CANCEL: act_cancel(r, a); break;
+    case RTR_ACT_PAUSE: act_pause(r, a); break;
     case RTR_ACT_SNAPSHOT: sim_fail(s, "a hole in cache events that nobody sends"); break;
     case RTR_ACT_TOKEN: sim_client_token(s, a->id, a->choice, a->token); break;
     case RTR_ACT_FINISH: sim_client_over(s, a->id, a->status, a->text, false); break;
@@ -144,14 +168,15 @@ static void act(struct sim *s, const struct rtr_action *a)
 
 static void on_timer(struct sim *s, struct sim_event *e)
 {
-    if (s->router->timer_us <= e->at_us)
-        s->router->timer_us = SIM_FOREVER;
-    sim_router_feed(s, &(struct rtr_event){.type = RTR_EV_TIMER});
+    struct sim_router *r = s->node[e->node].router;
+    if (r->timer_us <= e->at_us)
+        r->timer_us = SIM_FOREVER;
+    sim_router_feed(s, e->node, &(struct rtr_event){.type = RTR_EV_TIMER});
 }
 
-void sim_router_feed(struct sim *s, const struct rtr_event *ev)
+void sim_router_feed(struct sim *s, uint32_t node, const struct rtr_event *ev)
 {
-    struct sim_router *r = s->router;
+    struct sim_router *r = s->node[node].router;
     struct rtr_action a[ACTIONS];
     size_t n;
     KVS_ASSERT(!r->feeding);
@@ -159,62 +184,125 @@ void sim_router_feed(struct sim *s, const struct rtr_event *ev)
     rtr_step(r->core, ev, s->now_us);
     while ((n = rtr_actions(r->core, a, ACTIONS)) != 0)
         for (size_t i = 0; i < n; i++)
-            act(s, &a[i]);
+            act(r, &a[i]);
     r->feeding = false;
     uint64_t at = rtr_deadline_us(r->core);
     if (at < r->timer_us) {
         r->timer_us = at;
-        sim_post(s, at, &(struct sim_event){.run = on_timer, .node = SIM_NOBODY});
+        sim_post(s, at, &(struct sim_event){.run = on_timer, .node = node, .life = r->life});
     }
+}
+
+/* --- workers come and go, as router/edge/workers.c and members.c have it --- */
+
+static void leave_core(struct sim_router *r, struct link *l)
+{
+    if (l->ready) {
+        l->ready = false;
+        sim_count(r->s, SIM_N_links_lost, 1);
+        sim_router_feed(r->s, r->node, &(struct rtr_event){.type = RTR_EV_WORKER_DOWN, .worker = l->conn});
+    }
+}
+
+static void become_ready(struct sim_router *r, struct link *l)
+{
+    struct sim *s = r->s;
+    if (l->card.role != MSG_ROLE_PREFILL && l->tokens_stream == 0)
+        l->tokens_stream = sim_rpc_call(s, r->node, l->conn, MSG_TOKENS, 0, NULL, &(struct sim_call){0});
+    (void)sim_rpc_call(s, r->node, l->conn, MSG_LOAD, 0, NULL, &(struct sim_call){0});
+    l->ready = true;
+    sim_router_feed(s, r->node, &(struct rtr_event){.type = RTR_EV_WORKER_UP, .worker = l->conn, .model = 1, .card = &l->card});
+}
+
+static void take_card(struct sim_router *r, struct link *l, const struct msg_card *card)
+{
+    if (l->epoch != card->epoch || strcmp(r->s->node[l->node].id, card->id) != 0)
+        return;
+    bool draining = l->card.draining;
+    l->card = *card;
+    if (l->ready && draining != card->draining)
+        sim_router_feed(r->s, r->node, &(struct rtr_event){.type = RTR_EV_WORKER_CARD, .worker = l->conn, .card = &l->card});
+    if (!l->ready)
+        become_ready(r, l);
+}
+
+static void forget(struct sim_router *r, const struct msg_card *card)
+{
+    for (uint32_t i = 0; i < r->link_count; i++)
+        if (r->link[i]->epoch == card->epoch && strcmp(r->s->node[r->link[i]->node].id, card->id) == 0)
+            leave_core(r, r->link[i]);
+}
+
+void sim_router_member(struct sim *s, uint32_t node, const struct msg_member *m)
+{
+    struct sim_router *r = s->node[node].router;
+    bool put = m->change == MSG_MEMBER_PUT;
+    for (uint32_t i = 0; i < r->link_count; i++) {
+        struct link *l = r->link[i];
+        if (l->epoch != m->card.epoch || strcmp(s->node[l->node].id, m->card.id) != 0)
+            continue;
+        l->vanished = s->set.etcd && !put; /* a key that vanishes is no proof: the stream is asked */
+        if (put)
+            take_card(r, l, &m->card);
+        sim_count(s, SIM_N_vanished, l->vanished);
+    }
+    if (!put && !s->set.etcd)
+        forget(r, &m->card);
+    for (uint32_t i = s->router_count; put && s->set.etcd && i < s->node_count; i++)
+        if (strcmp(s->node[i].id, m->card.id) == 0)
+            sim_dial_soon(s, node, i, 0, 5000);
 }
 
 /* --- streams --- */
 
 static void on_up(struct sim *s, uint32_t node, uint64_t conn, uint32_t peer_node)
 {
-    struct sim_router *r = s->router;
-    const struct sim_node *n = &s->node[peer_node];
-    KVS_ASSERT(r->link_count < 64);
-    (void)node;
-    struct link *l = &r->link[r->link_count++];
-    *l = (struct link){.conn = conn, .node = peer_node};
-    if (n->role != MSG_ROLE_PREFILL)
-        l->tokens_stream = sim_rpc_call(s, SIM_ROUTER, conn, MSG_TOKENS, 0, NULL, &(struct sim_call){0});
-    (void)sim_rpc_call(s, SIM_ROUTER, conn, MSG_LOAD, 0, NULL, &(struct sim_call){0});
-    sim_router_feed(s, &(struct rtr_event){.type = RTR_EV_WORKER_UP, .worker = conn, .model = 1, .card = &n->card});
+    struct sim_router *r = s->node[node].router;
+    const struct sim_conn *c = sim_conn_find(s, conn);
+    KVS_ASSERT(r->link_count < LINKS_MAX);
+    for (uint32_t i = 0; i < r->link_count; i++) /* a new life of a worker whose old connection is not yet known to be dead */
+        if (r->link[i]->node == peer_node)
+            sim_conn_close(s, node, r->link[i]->conn);
+    struct link *l = calloc(1, sizeof *l);
+    KVS_ASSERT(l != NULL);
+    *l = (struct link){.conn = conn, .node = peer_node, .epoch = c->epoch[!sim_conn_side(c, node)]};
+    r->link[r->link_count++] = l;
+    const struct msg_card *card = sim_members_find(s, node, s->node[peer_node].id);
+    if (card != NULL)
+        take_card(r, l, card);
 }
 
 static void on_down(struct sim *s, uint32_t node, uint64_t conn, uint32_t peer_node)
 {
-    struct link *l = link_of(s, conn);
-    (void)node, (void)peer_node;
-    if (l != NULL)
-        *l = s->router->link[--s->router->link_count];
-    sim_members_down(s->members, conn);
-    sim_router_feed(s, &(struct rtr_event){.type = RTR_EV_WORKER_DOWN, .worker = conn});
+    struct sim_router *r = s->node[node].router;
+    struct link *l = link_of(r, conn);
+    if (l != NULL) {
+        leave_core(r, l);
+        for (uint32_t i = 0; i < r->link_count; i++)
+            if (r->link[i] == l)
+                r->link[i] = r->link[--r->link_count];
+        free(l);
+    }
+    sim_members_conn_down(s, node, conn, peer_node);
 }
 
 static void on_call(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n)
 {
-    (void)node;
-    if (call->method == MSG_REGISTER)
-        sim_members_register(s, s->members, conn, call->stream, body, n);
-    else
+    if (!sim_members_call(s, node, conn, call, body, n))
         sim_fail(s, "the router is called with method %u", call->method);
 }
 
-static void on_nothing(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream)
+static void on_cancel(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream)
 {
-    (void)s, (void)node, (void)conn, (void)stream;
+    sim_members_cancel(s, node, conn, stream);
 }
 
 static void on_ack(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream, bool nack)
 {
-    (void)nack;
-    on_nothing(s, node, conn, stream);
+    (void)s, (void)node, (void)conn, (void)stream, (void)nack;
 }
 
-static void item_tokens(struct sim *s, uint64_t conn, const uint8_t *body, size_t n)
+static void item_tokens(struct sim *s, uint32_t node, uint64_t conn, const uint8_t *body, size_t n)
 {
     struct kvs_arena arena;
     struct msg_tokens m;
@@ -228,12 +316,12 @@ static void item_tokens(struct sim *s, uint64_t conn, const uint8_t *body, size_
         if (times == 2)
             sim_fault(s, SIM_N_doubled_events);
         while (times-- > 0)
-            sim_router_feed(s, &(struct rtr_event){.type = RTR_EV_TOKEN, .worker = conn, .token = &m.entries[i]});
+            sim_router_feed(s, node, &(struct rtr_event){.type = RTR_EV_TOKEN, .worker = conn, .token = &m.entries[i]});
     }
     kvs_arena_fini(&arena);
 }
 
-static void item_load(struct sim *s, uint64_t conn, const uint8_t *body, size_t n)
+static void item_load(struct sim *s, uint32_t node, uint64_t conn, const uint8_t *body, size_t n)
 {
     struct kvs_arena arena;
     struct kvs_error err = {0};
@@ -243,30 +331,30 @@ static void item_load(struct sim *s, uint64_t conn, const uint8_t *body, size_t 
     if (msg_load_decode(body, n, &arena, m, &err) != KVS_OK)
         sim_fail(s, "Load does not decode: %s", err.text);
     else
-        sim_router_feed(s, &(struct rtr_event){.type = RTR_EV_LOAD, .worker = conn, .load = m});
+        sim_router_feed(s, node, &(struct rtr_event){.type = RTR_EV_LOAD, .worker = conn, .load = m});
     kvs_arena_fini(&arena);
     free(m);
 }
 
 static void on_item(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n)
 {
-    (void)node;
+    if (link_of(s->node[node].router, conn) == NULL || !link_of(s->node[node].router, conn)->ready)
+        return;
     if (call->method == MSG_TOKENS)
-        item_tokens(s, conn, body, n);
+        item_tokens(s, node, conn, body, n);
     else if (call->method == MSG_LOAD)
-        item_load(s, conn, body, n);
+        item_load(s, node, conn, body, n);
 }
 
 static void on_end(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const struct msg_end *end)
 {
-    (void)node;
     if (call->method != MSG_GENERATE)
         return;
     struct rtr_event ev = {.type = RTR_EV_END, .worker = conn, .id = call->id, .attempt = call->attempt, .choice = call->choice,
                            .status = end->status, .text = end->text};
     uint32_t times = sim_chance(s, s->set.doubled) ? 2 : 1;
     while (times-- > 0)
-        sim_router_feed(s, &ev);
+        sim_router_feed(s, node, &ev);
 }
 
 static void on_pause(struct sim *s, uint32_t node, uint64_t conn, const uint8_t *body, size_t n, bool resume)
@@ -276,9 +364,10 @@ static void on_pause(struct sim *s, uint32_t node, uint64_t conn, const uint8_t 
 
 static void on_suspect(struct sim *s, uint32_t node, uint64_t conn, bool suspect)
 {
-    (void)node;
-    sim_router_feed(s, &(struct rtr_event){.type = RTR_EV_SUSPECT, .worker = conn, .flag = suspect});
+    const struct link *l = link_of(s->node[node].router, conn);
+    if (l != NULL && l->ready)
+        sim_router_feed(s, node, &(struct rtr_event){.type = RTR_EV_SUSPECT, .worker = conn, .flag = suspect});
 }
 
-const struct sim_handlers sim_router_handlers = {.up = on_up, .down = on_down, .call = on_call, .cancel = on_nothing, .ack = on_ack,
+const struct sim_handlers sim_router_handlers = {.up = on_up, .down = on_down, .call = on_call, .cancel = on_cancel, .ack = on_ack,
                                                  .item = on_item, .end = on_end, .pause = on_pause, .suspect = on_suspect};

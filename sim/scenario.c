@@ -27,7 +27,8 @@ static const struct row rows[] = {
     ROW(deadline_us, 30000000), ROW(step_us, 1000),    ROW(token_us, 20),          ROW(latency_us, 200),  ROW(kv_us, 300),
     FAULT(kv_drop),           FAULT(kv_corrupt),       FAULT(kv_broken),           FAULT(kv_send_error),  FAULT(kv_double),
     FAULT(kv_late),           FAULT(kv_forge),         FAULT(doubled),             FAULT(numeric), FAULT(flush),        FAULT(preempt),
-    FAULT(grant_refused),     ROW(restart_us, 300000), ROW(lease_us, 10000000),
+    FAULT(grant_refused),     ROW(restart_us, 300000), ROW(drained_back_us, 0),
+    ROW(etcd, 0),             ROW(lease_us, 10000000),
 };
 #define ROWS (sizeof rows / sizeof rows[0])
 
@@ -145,7 +146,7 @@ static bool parse_request(struct line *l, struct sim_command *c)
         uint32_t *permille;
     } part[] = {{"prompt", &c->prompt, NULL},  {"answer", &c->answer, NULL}, {"choices", &c->choices, NULL},
                 {"deadline", &c->deadline, NULL}, {"leave", NULL, &c->leave},   {"slow", NULL, &c->slow},
-                {"stop", NULL, &c->stop},      {"exact", NULL, &c->exact},   {"prefix", NULL, &c->prefix}};
+                {"stop", NULL, &c->stop},      {"exact", NULL, &c->exact},   {"prefix", NULL, &c->prefix}, {"fetch", NULL, &c->fetch}};
     c->prompt = (struct sim_range){20, 120};
     c->answer = (struct sim_range){1, 40};
     c->choices = (struct sim_range){1, 1};
@@ -172,31 +173,47 @@ static bool parse_request(struct line *l, struct sim_command *c)
     return true;
 }
 
-static bool parse_action(struct line *l, struct sim_command *c)
+struct action_row {
+    const char *word;
+    sim_action action;
+    uint32_t nodes;
+    bool lasts;
+};
+
+static bool take_action(struct line *l, struct sim_command *c, const struct action_row *row, size_t count)
 {
-    static const struct {
-        const char *word;
-        sim_action action;
-        uint32_t nodes;
-        bool lasts;
-    } action[] = {{"request", SIM_REQUEST, 0, false}, {"kill", SIM_KILL, 1, false},           {"hang", SIM_HANG, 1, true},
-                  {"break", SIM_BREAK, 2, false},     {"partition", SIM_PARTITION, 2, true}, {"kverror", SIM_KVERROR, 1, false},
-                  {"preempt", SIM_PREEMPT, 1, false}, {"drain", SIM_DRAIN, 1, false},        {"set", SIM_SET, 0, false},
-                  {"heal", SIM_HEAL, 0, false}};
-    for (size_t i = 0; i < sizeof action / sizeof action[0]; i++) {
-        if (!take(l, action[i].word))
+    for (size_t i = 0; i < count; i++) {
+        if (!take(l, row[i].word))
             continue;
-        c->action = action[i].action;
-        for (uint32_t k = 0; k < action[i].nodes; k++)
+        c->action = row[i].action;
+        for (uint32_t k = 0; k < row[i].nodes; k++)
             if (!take_who(l, c->who[k]))
                 return false;
-        if (action[i].lasts && (!take(l, "for") || !take_range(l, &c->duration)))
+        if (row[i].lasts && (!take(l, "for") || !take_range(l, &c->duration)))
             return bad(l, "for A..B is due");
-        if (c->action == SIM_SET)
-            return take_setting(l, &c->setting, &c->value);
-        return c->action == SIM_REQUEST ? parse_request(l, c) : true;
+        return true;
     }
     return bad(l, "no such action");
+}
+
+static bool parse_action(struct line *l, struct sim_command *c)
+{
+    static const struct action_row action[] = {
+        {"request", SIM_REQUEST, 0, false}, {"kill", SIM_KILL, 1, false},           {"hang", SIM_HANG, 1, true},
+        {"break", SIM_BREAK, 2, false},     {"partition", SIM_PARTITION, 2, true}, {"oneway", SIM_ONE_WAY, 2, true},
+        {"kverror", SIM_KVERROR, 1, false}, {"preempt", SIM_PREEMPT, 1, false},    {"drain", SIM_DRAIN, 1, false},
+        {"set", SIM_SET, 0, false},         {"heal", SIM_HEAL, 0, false}};
+    static const struct action_row etcd[] = {
+        {"kill", SIM_ETCD_KILL, 0, true},       {"wipe", SIM_ETCD_WIPE, 0, true},  {"hang", SIM_ETCD_HANG, 0, true},
+        {"lag", SIM_ETCD_LAG, 0, true},         {"leaderless", SIM_ETCD_LEADERLESS, 0, true},
+        {"compact", SIM_ETCD_COMPACT, 0, false}, {"cut", SIM_ETCD_CUT, 1, true},    {"expire", SIM_ETCD_EXPIRE, 1, false}};
+    if (take(l, "etcd"))
+        return take_action(l, c, etcd, sizeof etcd / sizeof etcd[0]);
+    if (!take_action(l, c, action, sizeof action / sizeof action[0]))
+        return false;
+    if (c->action == SIM_SET)
+        return take_setting(l, &c->setting, &c->value);
+    return c->action != SIM_REQUEST || parse_request(l, c);
 }
 
 static bool parse_command(struct line *l, struct sim_scenario *s, bool again)
@@ -233,22 +250,24 @@ static bool parse_expect(struct line *l, struct sim_scenario *s, bool total)
 
 static bool parse_workers(struct line *l, struct sim_scenario *s)
 {
-    static const char *const kind[3] = {"prefill", "decode", "both"};
+    static const char *const kind[4] = {"prefill", "decode", "both", "routers"};
     uint64_t n;
     while (l->next < l->count) {
         bool known = false;
-        for (int i = 0; i < 3 && !known; i++) {
+        for (int i = 0; i < 4 && !known; i++) {
             if (!take(l, kind[i]))
                 continue;
             known = true;
             if (!take_number(l, &n))
                 return false;
-            s->workers[i] = (uint32_t)n;
+            s->workers[i] = n <= SIM_WORKERS_MAX ? (uint32_t)n : SIM_WORKERS_MAX + 1;
         }
         if (!known)
-            return bad(l, "prefill N, decode N or both N is due");
+            return bad(l, "prefill N, decode N, both N or routers N is due");
     }
-    return s->workers[0] + s->workers[1] + s->workers[2] <= 8 ? true : bad(l, "8 workers are the most");
+    if (s->workers[3] < 1 || s->workers[3] > SIM_ROUTERS_MAX)
+        return bad(l, "1 to 4 routers are due");
+    return s->workers[0] + s->workers[1] + s->workers[2] <= SIM_WORKERS_MAX ? true : bad(l, "50 workers are the most");
 }
 
 static bool parse_line(struct line *l, struct sim_scenario *s)
@@ -306,7 +325,7 @@ kvs_status sim_scenario_parse(const char *text, struct sim_scenario *out, struct
         return kvs_fail(err, KVS_SELF_NOMEM, "out of memory");
     memcpy(copy, text, n + 1);
     copy[n + 1] = '\0';
-    *out = (struct sim_scenario){.workers = {2, 2, 0}};
+    *out = (struct sim_scenario){.workers = {2, 2, 0, 1}};
     for (uint32_t i = 0; i < ROWS; i++)
         sim_setting_put(&out->settings, i, rows[i].standard);
     bool ok = true;
@@ -319,5 +338,7 @@ kvs_status sim_scenario_parse(const char *text, struct sim_scenario *out, struct
         begin = end + 1;
     }
     free(copy);
+    if (ok && out->workers[3] > 1 && out->settings.etcd == 0)
+        return kvs_fail(err, KVS_REQ_INVALID, "more than one router needs \"set etcd 1\"");
     return ok ? KVS_OK : KVS_REQ_INVALID;
 }

@@ -1,15 +1,17 @@
 /* scenario.h - a scenario file: settings, timed commands and what the run must have shown at its end.
  *
  *   set KEY VALUE                      a setting (scenario.c has the table); faults in permille
- *   workers prefill 2 decode 2 both 0
+ *   workers prefill 2 decode 2 both 0 [routers 1]      50 workers at most, 4 routers; more than one router needs `set etcd 1`
  *   at 40ms ACTION                     once            every 50ms ACTION [from 0ms] [until 3s]    again and again, with jitter
  *   expect NAME OP NUMBER              of each run     total NAME OP NUMBER                       summed over all seeds of a run
  *
  *   ACTION: request [prompt A..B] [answer A..B] [choices A..B] [deadline A..B] [remote|local|auto] [leave N] [slow N] [stop N] [exact N]
- *                   [prefix N]
- *           kill WHO | hang WHO for A..B | break WHO WHO | partition WHO WHO for A..B | kverror WHO | preempt WHO | drain WHO
- *           set KEY VALUE | heal
- *   WHO: a node's name (router, prefill-0, decode-1, ...), `any`, `prefill` or `decode` (one of these, drawn from the seed)
+ *                   [prefix N] [fetch N]
+ *           kill WHO | hang WHO for A..B | break WHO WHO | partition WHO WHO for A..B | oneway WHO WHO for A..B (the first hears nothing)
+ *           kverror WHO | preempt WHO | drain WHO | set KEY VALUE | heal
+ *           etcd kill for A..B | etcd wipe for A..B (killed, and back without its data) | etcd hang for A..B | etcd lag for A..B (watches)
+ *           etcd leaderless for A..B | etcd compact | etcd cut WHO for A..B (they do not reach each other) | etcd expire WHO (its lease ends)
+ *   WHO: a node's name (router, router-1, prefill-0, decode-1, ...), `any` (worker), `prefill`, `decode` or `router` (one of these, drawn)
  * Times take us, ms or s. A # begins a comment. Anything that is not understood is an error with its line.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_SIM_SCENARIO_H
@@ -18,6 +20,8 @@
 #include "base/error.h"
 #include "proto/msg.h"
 
+#define SIM_WORKERS_MAX 50u
+#define SIM_ROUTERS_MAX 4u
 #define SIM_COMMANDS_MAX 64
 #define SIM_EXPECTS_MAX 64
 #define SIM_FOREVER UINT64_MAX
@@ -36,7 +40,8 @@ struct sim_settings {
     /* faults, permille unless they say otherwise */
     uint32_t kv_drop, kv_corrupt, kv_broken, kv_send_error, kv_double, kv_late, kv_forge, doubled, numeric, preempt, grant_refused;
     uint32_t restart_us; /* a killed worker comes back after about so long; 0: never */
-    uint32_t lease_us;
+    uint32_t drained_back_us; /* the same for one that has drained and ended */
+    uint32_t etcd, lease_us;  /* discovery: by etcd, and its leases; 0: embedded */
 };
 
 struct sim_range {
@@ -52,6 +57,15 @@ typedef enum sim_action {
     SIM_KVERROR,
     SIM_PREEMPT,
     SIM_DRAIN,
+    SIM_ONE_WAY,
+    SIM_ETCD_KILL,
+    SIM_ETCD_WIPE,
+    SIM_ETCD_HANG,
+    SIM_ETCD_LAG,
+    SIM_ETCD_LEADERLESS,
+    SIM_ETCD_COMPACT,
+    SIM_ETCD_CUT,
+    SIM_ETCD_EXPIRE,
     SIM_SET,
     SIM_HEAL
 } sim_action;
@@ -66,7 +80,7 @@ struct sim_command {
     /* SIM_REQUEST */
     struct sim_range prompt, answer, choices, deadline;
     msg_placement placement;
-    uint32_t leave, slow, stop, exact, prefix; /* permille of requests; exact: the prompt fills whole blocks; prefix: begins with a shared one */
+    uint32_t leave, slow, stop, exact, prefix, fetch; /* permille of requests; exact: the prompt fills whole blocks; prefix: begins with a shared one */
 };
 
 struct sim_expect {
@@ -78,7 +92,7 @@ struct sim_expect {
 
 struct sim_scenario {
     struct sim_settings settings;
-    uint32_t workers[3]; /* prefill, decode, both */
+    uint32_t workers[4]; /* prefill, decode, both; routers */
     struct sim_command command[SIM_COMMANDS_MAX];
     uint32_t command_count;
     struct sim_expect expect[SIM_EXPECTS_MAX];

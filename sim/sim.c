@@ -3,12 +3,13 @@
 #include "sim/sim.h"
 
 #include "sim/client.h"
+#include "sim/env.h"
+#include "sim/etcd.h"
 #include "sim/members.h"
 #include "sim/worker.h"
 
 #include <stdlib.h>
 
-#define NOTES 4096u
 #define EVENTS_MAX 20000000u
 #define QUIET_US 5000000u /* after the last request: nothing may be left by then */
 
@@ -17,7 +18,7 @@ static struct sim *current;
 void sim_print_current(void)
 {
     if (current != NULL)
-        sim_print_notes(current);
+        sim_print_story(current);
 }
 
 uint64_t sim_current_seed(void)
@@ -27,22 +28,17 @@ uint64_t sim_current_seed(void)
 
 static void name_nodes(struct sim *s)
 {
-    static const char *const name[3] = {"prefill", "decode", "both"};
-    static const msg_role role[3] = {MSG_ROLE_PREFILL, MSG_ROLE_DECODE, MSG_ROLE_BOTH};
-    kvs_format(s->node[0].id, sizeof s->node[0].id, "router");
-    s->node[0].role = MSG_ROLE_ROUTER;
-    s->node_count = 1;
-    for (int k = 0; k < 3; k++)
-        for (uint32_t i = 0; i < s->scenario->workers[k]; i++) {
+    static const char *const name[4] = {"router", "prefill", "decode", "both"};
+    static const msg_role role[4] = {MSG_ROLE_ROUTER, MSG_ROLE_PREFILL, MSG_ROLE_DECODE, MSG_ROLE_BOTH};
+    s->router_count = s->scenario->workers[3];
+    for (int k = 0; k < 4; k++)
+        for (uint32_t i = 0; i < s->scenario->workers[(k + 3) % 4]; i++) {
             struct sim_node *n = &s->node[s->node_count++];
-            kvs_format(n->id, sizeof n->id, "%s-%u", name[k], i);
             n->role = role[k];
-        }
-    for (uint32_t a = 0; a < s->node_count; a++)
-        for (uint32_t b = a + 1; b < s->node_count; b++) {
-            msg_role x = s->node[a].role, y = s->node[b].role;
-            bool same = x == y && x != MSG_ROLE_BOTH;
-            s->pair[a][b].wanted = a == SIM_ROUTER || !same;
+            if (k == 0 && s->router_count == 1)
+                kvs_format(n->id, sizeof n->id, "router");
+            else
+                kvs_format(n->id, sizeof n->id, "%s-%u", name[k], i);
         }
 }
 
@@ -56,12 +52,11 @@ static struct sim *create(const struct sim_scenario *scenario, uint64_t seed, bo
     s->rng.state = sim_mix(seed, 0x73696du);
     s->heal_us = SIM_FOREVER;
     s->echo = echo;
-    s->notes = calloc(NOTES, sizeof *s->notes);
-    KVS_ASSERT(s->notes != NULL);
+    sim_notes_create(s);
+    sim_env_begin(s);
     name_nodes(s);
     sim_client_create(s);
-    sim_router_create(s);
-    sim_members_create(s, &s->members);
+    sim_etcd_create(s);
     for (uint32_t i = 0; i < s->node_count; i++)
         sim_start_process(s, i);
     sim_start_commands(s);
@@ -70,15 +65,19 @@ static struct sim *create(const struct sim_scenario *scenario, uint64_t seed, bo
 
 static void destroy(struct sim *s)
 {
-    for (uint32_t i = 1; i < s->node_count; i++)
+    for (uint32_t i = 0; i < s->node_count; i++) {
         if (s->node[i].worker != NULL)
             sim_worker_destroy(s->node[i].worker);
+        sim_members_stop(s, i, false);
+        sim_router_destroy(s, i);
+    }
     sim_net_free(s);
-    sim_router_free(s);
-    sim_members_free(s->members);
     sim_client_free(s);
+    sim_etcd_free(s);
+    sim_etcd_port_free(s);
+    sim_env_end(s);
     sim_drop_events(s);
-    free(s->notes);
+    sim_notes_free(s);
     free(s->secret);
     free(s);
 }
@@ -152,15 +151,12 @@ bool sim_run(const struct sim_scenario *scenario, uint64_t seed, bool trace, str
         kvs_format(why_out, why_cap, "%s", s->why);
     uint64_t hash = s->report.trace_hash;
     if (failed && !trace)
-        sim_print_notes(s);
-    struct rtr_stats st;
-    rtr_stats(sim_router_core(s), &st);
-    s->report.n[SIM_N_replaced] = st.replaced;
-    s->report.n[SIM_N_resumed] = st.resumed;
-    s->report.n[SIM_N_late_entries] = st.late;
-    for (uint32_t i = 1; i < s->node_count; i++) /* their numbers are added up when they end */
-        if (s->node[i].worker != NULL && !failed)
+        sim_print_story(s);
+    for (uint32_t i = 0; i < s->node_count && !failed; i++) { /* their numbers are added up when they end */
+        if (s->node[i].worker != NULL)
             sim_worker_destroy(s->node[i].worker);
+        sim_router_destroy(s, i);
+    }
     *out = s->report;
     out->trace_hash = hash;
     if (!failed)

@@ -39,7 +39,7 @@ static struct sim_xfer *xfer_new(struct sim_worker *w, uint64_t id)
     struct sim_xfer *x = &w->xfer[w->xfer_count++];
     *x = (struct sim_xfer){.id = id, .logits = calloc(1, sim_logits_bytes(w))};
     KVS_ASSERT(x->logits != NULL);
-    return x;
+    return x; /* a fetch has no use for the logits' place */
 }
 
 /* Numbers that a stranger must not be able to guess do not come twice, in no process and in no life of one. */
@@ -81,13 +81,16 @@ static void act_grant(struct sim_worker *w, const struct dcw_action *a)
                                      .dest = sim_page(w, m->group, page)};
     }
     wants[n] = (struct kvt_want){.block = KVT_LOGITS_BLOCK, .group = KVT_LOGITS_GROUP, .bytes = a->grant.logits_bytes, .dest = x->logits};
-    struct kvt_sink_config c = {.sink_epoch = a->grant.sink_epoch, .xfer = a->xfer, .nonce = a->grant.nonce, .wants = wants, .want_count = n + 1};
+    uint32_t logits = a->grant.logits_bytes > 0; /* FETCH: none */
+    struct kvt_sink_config c = {.sink_epoch = a->grant.sink_epoch, .xfer = a->xfer, .nonce = a->grant.nonce, .wants = wants,
+                                .want_count = n + logits};
     kvs_status st = kvt_sink_create(&c, &sink);
     KVS_ASSERT(st == KVS_OK);
     free(wants);
     x->in_port = true;
-    sim_note(s, w->node, "grant %x for request %u: %u pages", a->xfer, a->request, n);
-    sim_port_grant(w, a->peer, sink, n + 1);
+    sim_note(s, w->node, "grant %t for request %r: %u pages", a->xfer, a->request, n);
+    sim_about_request(s, a->request);
+    sim_port_grant(w, a->peer, sink, n + logits);
 }
 
 static void act_call_prefill(struct sim_worker *w, const struct dcw_action *a)
@@ -103,8 +106,9 @@ static void act_call_prefill(struct sim_worker *w, const struct dcw_action *a)
     uint64_t left_ms = a->prefill.deadline_us > s->now_us ? (a->prefill.deadline_us - s->now_us) / 1000 + 1 : 1;
     const struct sim_slot *p = &w->slot[a->peer];
     x->conn = p->state == SIM_SLOT_UP ? p->conn : 0;
-    sim_client_prefilled(s, a->request, w->node, p->node);
-    x->stream = x->conn == 0 ? 0 : sim_rpc_call(s, w->node, x->conn, MSG_PREFILL, (uint32_t)left_ms, &body, &(struct sim_call){.id = a->xfer});
+    if (!a->prefill.fetch)
+        sim_client_prefilled(s, a->request, w->node, p->node);
+    x->stream = x->conn == 0 ? 0 : sim_rpc_call(s, w->node, x->conn, a->prefill.fetch ? MSG_FETCH : MSG_PREFILL, (uint32_t)left_ms, &body, &(struct sim_call){.id = a->xfer});
     kvs_buf_fini(&body);
     if (x->stream != 0)
         return;
@@ -121,7 +125,7 @@ static void act_nack(struct sim_worker *w, const struct dcw_action *a, const str
     KVS_ASSERT(st == KVS_OK);
     if (m.count == 0)
         sim_fail(w->s, "%s: a NACK that names nothing", w->s->node[w->node].id);
-    sim_note(w->s, w->node, "NACK of xfer %x: %u missing", x->id, m.count);
+    sim_note(w->s, w->node, "NACK of xfer %t: %u missing", x->id, m.count);
     sim_rpc_ack(w->s, w->node, x->conn, x->stream, &body);
     kvs_buf_fini(&body);
 }
@@ -216,7 +220,7 @@ static void act(struct sim_worker *w, const struct dcw_action *a)
     case DCW_ACT_TOKENS: act_tokens(w, a); break;
     case DCW_ACT_END:
         check_alive(w, a->end.conn);
-        sim_note(s, w->node, "END for request %u: %s", a->request, a->end.end.status);
+        sim_note(s, w->node, "END for request %r: %s", a->request, a->end.end.status);
         sim_rpc_end(s, w->node, a->end.conn, a->end.stream, &a->end.end);
         break;
     }

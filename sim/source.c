@@ -17,7 +17,7 @@ static void act(struct sim_worker *w, const struct pfw_action *a)
         break;
     case PFW_ACT_DROP: break; /* a send is posted at once here: it is always too late */
     case PFW_ACT_END:
-        sim_note(s, w->node, "END of prefill for request %u: %s, %u messages", a->request, a->end.end.status, a->end.end.pages_sent);
+        sim_note(s, w->node, "END of prefill for request %r: %s, %u messages", a->request, a->end.end.status, a->end.end.pages_sent);
         sim_rpc_end(s, w->node, a->end.conn, a->end.stream, &a->end.end);
         break;
     }

@@ -12,7 +12,12 @@
 #define TICKS_MAX 8
 #define SPINS_MAX 2000u
 #define LOAD_US 250000u
+#define DRAIN_US 30000000u
+#define HAND_BACK_US 2000000u
 #define ARENA ((size_t)4 << 20)
+
+static void on_report_timer(struct sim *s, struct sim_event *e);
+static void report(struct sim_worker *w);
 
 static struct sim_worker *worker_of(struct sim *s, uint32_t node)
 {
@@ -46,7 +51,7 @@ void sim_worker_create(struct sim *s, uint32_t node)
         sc.pages[g] = c->pages;
     kvs_status st = wrk_sched_create(&sc, &w->sched, &err);
     KVS_ASSERT(st == KVS_OK);
-    if (n->role != MSG_ROLE_DECODE) {
+    { /* every worker is a source: of prompts if its role says so, of cached pages always */
         struct pfw_config pc = {.sched = w->sched, .calls_max = c->prefill_calls, .vocab = c->vocab, .send_window = c->send_window,
                                 .queue_wait_us = both ? c->both_wait_us : c->queue_wait_us};
         st = pfw_create(&pc, &w->pfw, &err);
@@ -60,8 +65,8 @@ void sim_worker_create(struct sim *s, uint32_t node)
         w->pending = calloc(SIM_PENDING, sizeof *w->pending);
         KVS_ASSERT(w->pending != NULL);
     }
-    sim_view_create(&w->view);
     n->worker = w;
+    sim_worker_post(w, s->now_us + LOAD_US, on_report_timer, 0, 0, 0, NULL);
 }
 
 static void collect(struct sim_worker *w)
@@ -71,6 +76,8 @@ static void collect(struct sim_worker *w)
         sim_count(w->s, SIM_N_remote, d.remote);
         sim_count(w->s, SIM_N_local, d.local);
         sim_count(w->s, SIM_N_fallbacks, d.fallbacks);
+        sim_count(w->s, SIM_N_fetches, d.fetches);
+        sim_count(w->s, SIM_N_fetched_tokens, d.fetched_tokens);
     }
     if (w->pfw != NULL) {
         struct pfw_stats p = pfw_stats(w->pfw);
@@ -95,7 +102,6 @@ void sim_worker_destroy(struct sim_worker *w)
     sim_port_free(w);
     sim_sink_free(w);
     sim_device_free(w);
-    cls_registry_destroy(w->view);
     w->s->node[w->node].worker = NULL;
     free(w);
 }
@@ -171,13 +177,20 @@ void sim_worker_turn(struct sim_worker *w)
     }
 }
 
+/* As worker/edge/worker.c begins one. */
 void sim_worker_drain(struct sim_worker *w)
 {
+    if (w->draining)
+        return;
     w->draining = true;
+    w->drain_until_us = w->s->now_us + DRAIN_US;
     if (w->pfw != NULL)
         sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_DRAIN});
     if (w->dcw != NULL)
         sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_DRAIN});
+    w->s->node[w->node].card.draining = true;
+    sim_members_update(w->s, w->node);
+    report(w);
     sim_worker_turn(w);
 }
 
@@ -191,6 +204,19 @@ uint32_t sim_worker_slot(const struct sim_worker *w, uint64_t conn)
     return SIM_SLOTS;
 }
 
+/* Is the process behind this stream the one that discovery names, and does its card fit ours? */
+static bool knows(struct sim *s, uint32_t node, const struct sim_slot *p)
+{
+    struct kvs_error err = {0};
+    const struct sim_conn *c = sim_conn_find(s, p->conn);
+    const struct msg_card *card = sim_members_find(s, node, s->node[p->node].id);
+    if (c == NULL || card == NULL || card->epoch != c->epoch[!sim_conn_side(c, node)])
+        return false;
+    if (cls_cards_compatible(&s->node[node].card, card, &err) != KVS_OK)
+        sim_fail(s, "%s and %s do not fit: %s", s->node[node].id, card->id, err.text);
+    return true;
+}
+
 static void linked(struct sim *s, struct sim_event *e)
 {
     struct sim_worker *w = worker_of(s, e->node);
@@ -198,7 +224,7 @@ static void linked(struct sim *s, struct sim_event *e)
     struct sim_slot *p = &w->slot[i];
     if (p->state != SIM_SLOT_CONNECTED || p->conn != e->a)
         return;
-    if (!sim_view_knows(s, e->node, w->view, p->node)) { /* the stream is there before the router has told of the worker */
+    if (!knows(s, e->node, p)) { /* the stream is there before the router has told of the worker */
         sim_worker_post(w, sim_in(s, 50000, 200000), linked, i, p->conn, 0, NULL);
         return;
     }
@@ -214,6 +240,11 @@ static void linked(struct sim *s, struct sim_event *e)
 
 static void peer_connected(struct sim_worker *w, uint64_t conn, uint32_t peer_node)
 {
+    for (uint32_t i = 0; i < SIM_SLOTS; i++) { /* its old stream is not known to be dead yet */
+        const struct sim_slot *p = &w->slot[i];
+        if ((p->state == SIM_SLOT_CONNECTED || p->state == SIM_SLOT_UP) && p->node == peer_node)
+            sim_conn_close(w->s, w->node, p->conn);
+    }
     for (uint32_t i = 0; i < SIM_SLOTS; i++) {
         if (w->slot[i].state != SIM_SLOT_FREE)
             continue;
@@ -240,6 +271,13 @@ static void peer_lost(struct sim_worker *w, uint64_t conn)
     }
 }
 
+void sim_worker_member(struct sim *s, uint32_t node, const struct msg_member *m)
+{
+    for (uint32_t i = s->router_count; m->change == MSG_MEMBER_PUT && i < s->node_count; i++)
+        if (i != node && strcmp(s->node[i].id, m->card.id) == 0)
+            sim_dial_soon(s, node, i, 0, 5000);
+}
+
 void sim_worker_port_error(struct sim_worker *w)
 {
     uint32_t from = (uint32_t)sim_draw(w->s, 0, SIM_SLOTS - 1);
@@ -257,31 +295,29 @@ void sim_worker_port_error(struct sim_worker *w)
 
 static void on_up(struct sim *s, uint32_t node, uint64_t conn, uint32_t peer_node)
 {
-    if (peer_node != SIM_ROUTER)
-        peer_connected(worker_of(s, node), conn, peer_node);
+    if (sim_is_router(s, peer_node))
+        sim_members_conn_up(s, node, conn, peer_node);
     else
-        (void)sim_view_call(s, node, conn, worker_of(s, node)->view);
+        peer_connected(worker_of(s, node), conn, peer_node);
 }
 
 static void on_down(struct sim *s, uint32_t node, uint64_t conn, uint32_t peer_node)
 {
     struct sim_worker *w = worker_of(s, node);
-    if (peer_node != SIM_ROUTER)
+    if (sim_is_router(s, peer_node))
+        sim_members_conn_down(s, node, conn, peer_node);
+    else
         peer_lost(w, conn);
     if (w->dcw != NULL)
         sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_ROUTER_DOWN, .conn = conn});
-    if (w->load_conn == conn)
-        w->load_conn = 0;
+    for (uint32_t i = 0; i < SIM_LOADS; i++)
+        if (w->load[i].conn == conn)
+            w->load[i].conn = 0;
     sim_worker_turn(w);
 }
 
-static void report_load(struct sim *s, struct sim_event *e)
+static void fill_load(struct sim_worker *w, struct msg_load *m)
 {
-    struct sim_worker *w = worker_of(s, e->node);
-    if (w->load_conn == 0 || w->load_conn != e->a || w->load_stream != e->b)
-        return;
-    struct msg_load *m = calloc(1, sizeof *m);
-    KVS_ASSERT(m != NULL);
     struct wrk_sched_stats st = wrk_sched_stats(w->sched);
     m->sequence = w->load_sequence++;
     m->running = st.active;
@@ -293,17 +329,63 @@ static void report_load(struct sim *s, struct sim_event *e)
         if (w->slot[i].state != SIM_SLOT_UP)
             continue;
         struct msg_peer_link *p = &m->peers[m->peer_count++];
-        kvs_format(p->id, sizeof p->id, "%s", s->node[w->slot[i].node].id);
+        kvs_format(p->id, sizeof p->id, "%s", w->s->node[w->slot[i].node].id);
         kvs_format(p->transport, sizeof p->transport, "loopback");
     }
+}
+
+static void report(struct sim_worker *w)
+{
+    struct msg_load *m = calloc(1, sizeof *m);
     struct kvs_buf body;
+    KVS_ASSERT(m != NULL);
     kvs_buf_init(&body, MSG_PAYLOAD_MAX);
+    fill_load(w, m);
     kvs_status coded = msg_load_encode(m, &body);
     KVS_ASSERT(coded == KVS_OK);
-    sim_rpc_item(s, w->node, w->load_conn, w->load_stream, &body);
+    for (uint32_t i = 0; i < SIM_LOADS; i++)
+        if (w->load[i].conn != 0)
+            sim_rpc_item(w->s, w->node, w->load[i].conn, w->load[i].stream, &body);
     kvs_buf_fini(&body);
     free(m);
-    sim_worker_post(w, s->now_us + LOAD_US, report_load, 0, e->a, e->b, NULL);
+}
+
+/* As worker/edge/worker.c: two quiet reports in a row, then it ends; what takes too long is handed back. */
+static void watch_drain(struct sim_worker *w)
+{
+    uint32_t busy = pfw_stats(w->pfw).queued + pfw_stats(w->pfw).running + (w->dcw != NULL ? dcw_stats(w->dcw).calls : 0);
+    uint64_t now = w->s->now_us;
+    w->quiet_reports = busy != 0 ? 0 : w->quiet_reports + 1;
+    if (busy != 0 && now >= w->drain_until_us && w->dcw != NULL) {
+        sim_note(w->s, w->node, "hands %u calls back", busy);
+        sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_HAND_BACK});
+    }
+    if (w->quiet_reports >= 2 || now >= w->drain_until_us + HAND_BACK_US)
+        sim_exit(w->s, w->node);
+    else
+        sim_worker_turn(w);
+}
+
+static void on_report_timer(struct sim *s, struct sim_event *e)
+{
+    struct sim_worker *w = worker_of(s, e->node);
+    report(w);
+    sim_worker_post(w, s->now_us + LOAD_US, on_report_timer, 0, 0, 0, NULL);
+    if (w->draining)
+        watch_drain(w);
+}
+
+static void call_load(struct sim_worker *w, uint64_t conn, uint32_t stream)
+{
+    for (uint32_t i = 0; i < SIM_LOADS; i++) {
+        if (w->load[i].conn != 0 && w->load[i].conn != conn)
+            continue;
+        w->load[i].conn = conn;
+        w->load[i].stream = stream;
+        report(w);
+        return;
+    }
+    sim_fail(w->s, "%s: streams of lost routers do not come back", w->s->node[w->node].id);
 }
 
 static void call_generate(struct sim_worker *w, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n)
@@ -317,7 +399,8 @@ static void call_generate(struct sim_worker *w, uint64_t conn, const struct sim_
     if (st != KVS_OK)
         sim_fail(s, "GENERATE does not decode: %s", err.text);
     struct dcw_event ev = {.kind = DCW_EV_GENERATE, .conn = conn, .stream = call->stream, .generate = {.msg = &m, .deadline_us = call->deadline_us}};
-    sim_note(s, w->node, "GENERATE request %u attempt %u choice %u, %u tokens", m.request, m.attempt, m.choice, m.token_count);
+    sim_note(s, w->node, "GENERATE request %r attempt %u choice %u, %u tokens", m.request, m.attempt, m.choice, m.token_count);
+    sim_about_request(s, m.request);
     uint32_t times = sim_chance(s, s->set.doubled) ? 2 : 1;
     if (times == 2)
         sim_fault(s, SIM_N_doubled_events);
@@ -336,7 +419,7 @@ static void call_abort(struct sim_worker *w, uint64_t conn, const struct sim_cal
     kvs_arena_init(&arena, 4096);
     kvs_status st = msg_abort_decode(body, n, &arena, &m, NULL);
     KVS_ASSERT(st == KVS_OK);
-    sim_note(w->s, w->node, "ABORT request %u up to attempt %u", m.request, m.attempt);
+    sim_note(w->s, w->node, "ABORT request %r up to attempt %u", m.request, m.attempt);
     sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_ABORT, .conn = conn, .stream = call->stream, .request = m.request, .abort = {.attempt = m.attempt}});
     kvs_arena_fini(&arena);
 }
@@ -345,6 +428,7 @@ static void call_prefill(struct sim_worker *w, uint64_t conn, const struct sim_c
 {
     struct sim *s = w->s;
     uint32_t slot = sim_worker_slot(w, conn);
+    bool fetch = call->method == MSG_FETCH;
     if (slot == SIM_SLOTS) {
         static const struct msg_end refused = {.status = KVS_PEER_REFUSED, .text = "no KV link to this worker is up"};
         sim_rpc_end(s, w->node, conn, call->stream, &refused);
@@ -357,8 +441,10 @@ static void call_prefill(struct sim_worker *w, uint64_t conn, const struct sim_c
     kvs_status st = msg_prefill_decode(body, n, &arena, &m, &err);
     if (st != KVS_OK)
         sim_fail(s, "PREFILL does not decode: %s", err.text);
-    struct pfw_event ev = {.kind = PFW_EV_CALL, .conn = conn, .stream = call->stream, .peer = slot, .call = {.msg = &m, .deadline_us = call->deadline_us}};
-    sim_note(s, w->node, "PREFILL request %u xfer %x, %u tokens, %u pages", m.request, m.xfer, m.token_count, m.want_count);
+    struct pfw_event ev = {.kind = PFW_EV_CALL, .conn = conn, .stream = call->stream, .peer = slot, .call = {.msg = &m, .fetch = fetch, .deadline_us = call->deadline_us}};
+    sim_note(s, w->node, fetch ? "FETCH request %r xfer %t, %u tokens, %u pages" : "PREFILL request %r xfer %t, %u tokens, %u pages", m.request, m.xfer,
+             m.token_count, m.want_count);
+    sim_about_request(s, m.request);
     uint64_t refused = pfw_stats(w->pfw).refused;
     if (st == KVS_OK)
         sim_source_feed(w, &ev);
@@ -375,9 +461,7 @@ static void on_call(struct sim *s, uint32_t node, uint64_t conn, const struct si
     static const struct msg_end unknown = {.status = KVS_REQ_UNSUPPORTED, .text = "not offered here"};
     switch (call->method) {
     case MSG_LOAD:
-        w->load_conn = conn;
-        w->load_stream = call->stream;
-        sim_worker_post(w, sim_in(s, 0, 1000), report_load, 0, conn, call->stream, NULL);
+        call_load(w, conn, call->stream);
         break;
     case MSG_TOKENS:
         if (w->dcw != NULL)
@@ -393,8 +477,9 @@ static void on_call(struct sim *s, uint32_t node, uint64_t conn, const struct si
         if (w->dcw != NULL)
             call_abort(w, conn, call, body, n);
         break;
+    case MSG_FETCH:
     case MSG_PREFILL:
-        if (w->pfw != NULL)
+        if (call->method == MSG_FETCH || s->node[node].card.role != MSG_ROLE_DECODE)
             call_prefill(w, conn, call, body, n);
         else
             sim_rpc_end(s, node, conn, call->stream, &unknown);
@@ -425,18 +510,15 @@ static void on_ack(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream,
 
 static void on_item(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n)
 {
-    (void)conn;
-    if (call->method == MSG_REGISTER)
-        sim_view_item(s, node, worker_of(s, node)->view, body, n);
-    else
+    if (!sim_members_item(s, node, conn, call, body, n) && call->method != MSG_REGISTER)
         sim_fail(s, "%s: an ITEM on a call of method %u", s->node[node].id, call->method);
 }
 
 static void on_end(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const struct msg_end *end)
 {
     struct sim_worker *w = worker_of(s, node);
-    if (call->method != MSG_PREFILL || w->dcw == NULL)
-        return; /* REGISTER ends with its connection, which the machines hear of next */
+    if (sim_members_end(s, node, conn, call, end) || (call->method != MSG_PREFILL && call->method != MSG_FETCH) || w->dcw == NULL)
+        return;
     (void)sim_sink_end(w, conn, call, end);
     sim_worker_turn(w);
 }

@@ -9,7 +9,8 @@
 #include "prefill-worker/core/prefill.h"
 #include "sim/net.h"
 
-#define SIM_SLOTS 32u
+#define SIM_SLOTS 96u
+#define SIM_LOADS 8u /* routers that hear of our load */
 #define SIM_PENDING 512u
 
 typedef enum sim_slot_state { SIM_SLOT_FREE, SIM_SLOT_CONNECTED, SIM_SLOT_UP, SIM_SLOT_CLOSING } sim_slot_state;
@@ -70,7 +71,6 @@ struct sim_worker {
     struct pfw *pfw;
     struct dcw *dcw;
     struct sim_slot slot[SIM_SLOTS];
-    struct cls_registry *view; /* of the members */
     struct sim_grant **grant;
     uint32_t grant_count, grant_cap;
     struct sim_send *send;
@@ -93,10 +93,14 @@ struct sim_worker {
     uint64_t *read; /* per entry of the step */
     uint64_t timer_us, spun_us;
     uint32_t spins;
-    uint64_t load_conn;
-    uint32_t load_stream;
+    struct {
+        uint64_t conn; /* 0: none */
+        uint32_t stream;
+    } load[SIM_LOADS];
     uint64_t load_sequence;
     bool draining;
+    uint64_t drain_until_us;
+    uint32_t quiet_reports; /* in a row, while draining */
     uint64_t fenced_since_us;
     uint32_t checks;
 };

@@ -15,8 +15,8 @@
 #include "sim/scenario.h"
 #include "sim/sim.h"
 
-#define SIM_NODES_MAX 9
-#define SIM_ROUTER 0u
+#define SIM_NODES_MAX 56 /* 50 workers and some routers */
+#define SIM_ROUTER 0u /* routers come first; with embedded discovery there is this one */
 #define SIM_NOBODY UINT32_MAX
 #define SIM_DEAD_US 2000000u    /* silence after which a peer is dead (design: heartbeats) */
 #define SIM_SUSPECT_US 1000000u
@@ -46,13 +46,23 @@ struct sim_node {
     struct sim_event *held; /* events that wait for SIGCONT, in order */
     uint32_t held_count, held_cap;
     struct sim_worker *worker; /* NULL: router, or dead */
+    struct sim_router *router; /* NULL: worker, or dead */
+    struct sim_members *members; /* its discovery; NULL: dead */
+    bool gone;                   /* has drained and ended: stays away */
     struct msg_card card;
 };
 
 struct sim_pair { /* [i][j], i < j */
-    bool wanted, dialing;
+    bool dialing;
     uint64_t blocked_us; /* no connection can be made before */
 };
+
+/* What the event at hand is about; a failure tells the story of it (trace.c). node SIM_NOBODY: no page. */
+struct sim_about {
+    uint64_t request, page;
+    uint32_t node;
+};
+#define SIM_PAGE(group, page) ((uint64_t)(group) << 32 | (page))
 
 struct sim_note {
     uint64_t at_us, arg[4];
@@ -70,14 +80,18 @@ struct sim {
     size_t heap_count, heap_cap;
 
     struct sim_node node[SIM_NODES_MAX];
-    uint32_t node_count;
+    uint32_t node_count, router_count;
     struct sim_pair pair[SIM_NODES_MAX][SIM_NODES_MAX];
     struct sim_conn **conn;
     uint32_t conn_count, conn_cap;
-    uint64_t next_conn;
+    struct sim_conn **conn_by_id; /* NULL: over */
+    uint64_t next_conn, conn_by_id_cap;
 
-    struct sim_router *router;
-    struct sim_members *members;
+    struct kvs_timer **timer; /* by number (env.c); NULL: destroyed */
+    uint32_t timer_count, timer_cap;
+    struct sim_etcd *etcd;
+    struct net_etcd **etcd_client; /* by number (etcd_port.c) */
+    uint32_t etcd_client_count, etcd_client_cap;
     struct sim_client *client;
     uint64_t *secret; /* xfers and nonces so far */
     uint32_t secret_count, secret_cap;
@@ -86,10 +100,16 @@ struct sim {
     struct sim_report report;
     bool failed;
     char why[512];
+    struct sim_about about;
     struct sim_note *notes; /* ring */
     uint32_t note_next;
     bool echo; /* --trace: print every note as it comes */
 };
+
+static inline bool sim_is_router(const struct sim *s, uint32_t node)
+{
+    return node < s->router_count;
+}
 
 /* --- kernel.c --- */
 void sim_post(struct sim *s, uint64_t at_us, const struct sim_event *e); /* e->at_us and order are set here */
@@ -103,15 +123,23 @@ uint64_t sim_mix(uint64_t a, uint64_t b);
 void sim_count(struct sim *s, sim_counter c, uint64_t n);
 void sim_fault(struct sim *s, sim_counter kind); /* counts it and `faults` */
 void sim_fail(struct sim *s, const char *fmt, ...) KVS_PRINTF(2, 3);
-/* One line of the trace. In text each % followed by u or x takes the next number; n marks a node's number, s a kvs_status. */
+
+/* --- trace.c --- */
+void sim_notes_create(struct sim *s);
+void sim_notes_free(struct sim *s);
+/* One line of the trace. In text each % and a letter takes the next number: u, x a number, n a node, s a kvs_status, and, what stories are
+ * told by: r a request, t a transfer, g a page (SIM_PAGE). */
 void sim_note_at(struct sim *s, uint32_t node, const char *text, const uint64_t arg[4]);
 #define sim_note(s, node, text, ...) sim_note_at(s, node, text, (const uint64_t[4]){__VA_ARGS__})
-void sim_print_notes(const struct sim *s);
+void sim_about_request(struct sim *s, uint64_t request);
+void sim_about_page(struct sim *s, uint32_t node, uint32_t group, uint32_t page);
+void sim_print_story(const struct sim *s);
 
 /* --- faults.c --- */
 void sim_start_commands(struct sim *s);
 void sim_start_process(struct sim *s, uint32_t node);
 void sim_kill(struct sim *s, uint32_t node);
+void sim_exit(struct sim *s, uint32_t node); /* it has drained */
 
 /* --- check.c --- */
 void sim_check_event(struct sim *s, const struct sim_event *e);

@@ -75,7 +75,7 @@ static void a_scenario_is_read_strictly(void **state)
     } bad[] = {{"set nothing 1", "line 1"},
                {"# fine\nset pages", "line 2"},
                {"set pages 1..2", "line 1"},
-               {"workers prefill 5 decode 4", "line 1"},
+               {"workers prefill 25 decode 26", "line 1"},
                {"at 5ms explode decode-0", "line 1"},
                {"\n\nevery 0ms heal", "line 3"},
                {"at 1s hang decode-0", "line 1"},
