@@ -6,6 +6,8 @@
 #include "router/core/router.h"
 #include "sim/world.h"
 
+#define SIM_PLACES 8u
+
 struct sim_choice {
     int32_t *answer; /* expected */
     uint32_t answer_count, got;
@@ -26,6 +28,11 @@ struct sim_request {
     uint32_t router, router_life; /* whom it was asked of */
     uint32_t decode_node;         /* where the router has placed it last */
     char prefill_id[MSG_ID_MAX]; /* "": to be prefilled there */
+    struct {
+        uint32_t decode_node;
+        char prefill_id[MSG_ID_MAX];
+    } placed[SIM_PLACES]; /* ring of these and the ones before: an earlier attempt may still be on its way */
+    uint32_t places;
     uint32_t pause_at, stop_at, stop_choice; /* 0: never; after so many tokens */
 };
 
