@@ -137,7 +137,7 @@ static void test_tokens_come_first_then_chunks_oldest_first(void **state)
     assert_int_equal(st.decode_tokens, 4 + 1);
     assert_int_equal(st.widest_batch, 3);
     assert_int_equal(st.decoding, 3);
-    assert_int_equal(st.context_tokens, 4 + 4 + 25 + 7);
+    assert_int_equal(st.context_tokens, 4 + 4 + 26 + 7);
     assert_int_equal(st.prefill_left, 0);
     assert_int_equal(wrk_seq_look(b.s, a).token_count, 4 + 5);
     bench_fini(&b);
