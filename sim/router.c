@@ -113,7 +113,7 @@ static void act_generate(struct sim_router *r, const struct rtr_action *a)
 static void act_abort(struct sim_router *r, const struct rtr_action *a)
 {
     struct sim *s = r->s;
-    struct msg_abort m = {.request = a->id, .attempt = a->attempt};
+    struct msg_abort m = {.request = a->id, .attempt = a->attempt, .keep = a->flag};
     struct kvs_buf body;
     kvs_buf_init(&body, MSG_PAYLOAD_MAX);
     kvs_status st = msg_abort_encode(&m, &body);

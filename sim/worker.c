@@ -420,7 +420,7 @@ static void call_abort(struct sim_worker *w, uint64_t conn, const struct sim_cal
     kvs_status st = msg_abort_decode(body, n, &arena, &m, NULL);
     KVS_ASSERT(st == KVS_OK);
     sim_note(w->s, w->node, "ABORT request %r up to attempt %u", m.request, m.attempt);
-    sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_ABORT, .conn = conn, .stream = call->stream, .request = m.request, .abort = {.attempt = m.attempt}});
+    sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_ABORT, .conn = conn, .stream = call->stream, .request = m.request, .abort = {.attempt = m.attempt, .keep = m.keep}});
     kvs_arena_fini(&arena);
 }
 

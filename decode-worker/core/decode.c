@@ -25,16 +25,19 @@ kvs_status dcw_create(const struct dcw_config *c, struct dcw **out, struct kvs_e
     d->calls_max = c->calls_max;
     d->routers_max = c->routers_max ? c->routers_max : 16;
     d->vocab = c->vocab;
+    d->keep_due_us = UINT64_MAX;
     d->call_max_us = c->call_max_us ? c->call_max_us : 600000000;
     d->action_cap = (size_t)d->calls_max * 8 + d->routers_max + 8;
     d->entry_cap = d->calls_max * 2; /* a token and an end without one */
     d->calls = calloc(d->calls_max, sizeof *d->calls);
+    d->keep_us = c->keep_us ? c->keep_us : 30000000;
     d->routers = calloc(d->routers_max, sizeof *d->routers);
+    d->keeps = calloc(d->calls_max, sizeof *d->keeps);
     d->actions = calloc(d->action_cap, sizeof *d->actions);
     d->entries = calloc(d->entry_cap, sizeof *d->entries);
     d->sorted = calloc(d->entry_cap, sizeof *d->sorted);
     d->entry_conn = calloc(d->entry_cap, sizeof *d->entry_conn);
-    if (!d->calls || !d->routers || !d->actions || !d->entries || !d->sorted || !d->entry_conn)
+    if (!d->calls || !d->routers || !d->keeps || !d->actions || !d->entries || !d->sorted || !d->entry_conn)
         goto fail;
     *out = d;
     return KVS_OK;
@@ -58,6 +61,7 @@ void dcw_destroy(struct dcw *d)
     }
     free(d->calls);
     free(d->routers);
+    free(d->keeps);
     free(d->actions);
     free(d->entries);
     free(d->sorted);
@@ -131,6 +135,48 @@ static void on_tokens_open(struct dcw *d, const struct dcw_event *ev)
     dcw__act_end(d, ev->conn, ev->stream, 0, KVS_BUSY_FULL, "this decode worker serves as many routers as it can");
 }
 
+/* --- what others are to fetch --- */
+
+/* An entry of that request, or a free one; NULL: none, and the request's KV is on its own. */
+static void keep(struct dcw *d, const struct dcw_event *ev, uint64_t now_us)
+{
+    struct dcw_keep *k = NULL;
+    for (uint32_t i = 0; i < d->calls_max; i++) {
+        struct dcw_keep *have = &d->keeps[i];
+        if (have->until_us && have->conn == ev->conn && have->request == ev->request) {
+            k = have;
+            break;
+        }
+        if (!have->until_us && !k)
+            k = have;
+    }
+    if (k)
+        *k = (struct dcw_keep){.conn = ev->conn, .request = ev->request, .attempt = ev->abort.attempt, .until_us = now_us + d->keep_us};
+}
+
+/* All of a connection (request 0), or that request's up to that attempt. */
+static void let_go(struct dcw *d, uint64_t conn, uint64_t request, uint32_t attempt)
+{
+    for (uint32_t i = 0; i < d->calls_max; i++) {
+        struct dcw_keep *k = &d->keeps[i];
+        if (k->until_us && k->conn == conn && (request == 0 || (k->request == request && k->attempt <= attempt)))
+            *k = (struct dcw_keep){0};
+    }
+}
+
+static uint64_t expire_keeps(struct dcw *d, uint64_t now_us)
+{
+    uint64_t least = UINT64_MAX;
+    for (uint32_t i = 0; i < d->calls_max; i++) {
+        struct dcw_keep *k = &d->keeps[i];
+        if (k->until_us && k->until_us <= now_us)
+            *k = (struct dcw_keep){0};
+        else if (k->until_us && k->until_us < least)
+            least = k->until_us;
+    }
+    return least;
+}
+
 /* Ends all calls of a connection; `lost`: nothing can be sent there any more. */
 static void router_gone(struct dcw *d, uint64_t conn, bool lost)
 {
@@ -139,6 +185,7 @@ static void router_gone(struct dcw *d, uint64_t conn, bool lost)
         dcw__act_end(d, conn, r->stream, 0, KVS_REQ_CANCELLED, "cancelled by the caller");
     if (r)
         r->open = false;
+    let_go(d, conn, 0, 0);
     for (uint32_t i = 0; i < d->calls_max; i++) {
         struct dcw_call *c = &d->calls[i];
         if (!c->live || c->conn != conn)
@@ -164,9 +211,13 @@ static void on_cancel(struct dcw *d, const struct dcw_event *ev)
     }
 }
 
-static void on_abort(struct dcw *d, const struct dcw_event *ev)
+static void on_abort(struct dcw *d, const struct dcw_event *ev, uint64_t now_us)
 {
     dcw__act_end(d, ev->conn, ev->stream, ev->request, KVS_OK, "");
+    if (ev->abort.keep)
+        keep(d, ev, now_us);
+    else
+        let_go(d, ev->conn, ev->request, ev->abort.attempt);
     for (uint32_t i = 0; i < d->calls_max; i++) {
         struct dcw_call *c = &d->calls[i];
         if (c->live && c->conn == ev->conn && c->request == ev->request && c->attempt <= ev->abort.attempt)
@@ -197,7 +248,6 @@ static void on_peer_up(struct dcw *d, const struct dcw_event *ev)
 
 static void hand_back(struct dcw *d, uint64_t now_us)
 {
-    d->draining = true;
     for (uint32_t i = 0; i < d->calls_max; i++)
         if (d->calls[i].live)
             dcw__fail(d, &d->calls[i], KVS_SELF_STOPPING, "this decode worker stops before the sequence has come to its end", now_us);
@@ -280,7 +330,7 @@ static void handle(struct dcw *d, const struct dcw_event *ev, uint64_t now_us)
     case DCW_EV_TICK: break;
     case DCW_EV_GENERATE: dcw__on_generate(d, ev, now_us); break;
     case DCW_EV_CANCEL: on_cancel(d, ev); break;
-    case DCW_EV_ABORT: on_abort(d, ev); break;
+    case DCW_EV_ABORT: on_abort(d, ev, now_us); break;
     case DCW_EV_TOKENS_OPEN: on_tokens_open(d, ev); break;
     case DCW_EV_ROUTER_DOWN: router_gone(d, ev->conn, true); break;
     case DCW_EV_PAUSE:
@@ -294,6 +344,7 @@ static void handle(struct dcw *d, const struct dcw_event *ev, uint64_t now_us)
     case DCW_EV_STEP_DONE: dcw__on_step_done(d, now_us); break;
     case DCW_EV_DRAIN: d->draining = true; break;
     case DCW_EV_HAND_BACK: hand_back(d, now_us); break;
+    case DCW_EV_ROLE: d->off = !ev->role.decodes; break;
     }
 }
 
@@ -308,13 +359,14 @@ void dcw_step(struct dcw *d, const struct dcw_event *ev, uint64_t now_us)
     settle(d, now_us);
     wrk_sched_admit(d->sched);
     settle(d, now_us);
+    d->keep_due_us = expire_keeps(d, now_us);
     flush_tokens(d);
     flush_ends(d);
 }
 
 uint64_t dcw_deadline_us(const struct dcw *d)
 {
-    uint64_t least = wrk_sched_can_admit(d->sched) ? 0 : UINT64_MAX;
+    uint64_t least = wrk_sched_can_admit(d->sched) ? 0 : d->keep_due_us;
     for (uint32_t i = 0; i < d->calls_max; i++) {
         const struct dcw_call *c = &d->calls[i];
         if (!c->live || c->phase >= DCW_ENDING)
@@ -331,10 +383,11 @@ uint64_t dcw_deadline_us(const struct dcw *d)
 struct dcw_stats dcw_stats(const struct dcw *d)
 {
     struct dcw_stats out = d->stats;
-    out.calls = out.transfers = 0;
+    out.calls = out.transfers = out.kept = 0;
     for (uint32_t i = 0; i < d->calls_max; i++) {
         out.calls += d->calls[i].live && d->calls[i].phase != DCW_DEAD;
         out.transfers += d->calls[i].live && d->calls[i].t.open;
+        out.kept += d->keeps[i].until_us != 0;
     }
     return out;
 }

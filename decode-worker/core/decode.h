@@ -17,6 +17,8 @@
  * tokens whose KV was not computed for this call: found here, or by the peer (END's cached_tokens) when it prefilled.
  * A prefix that another worker is said to have (fetch_worker) is fetched first: a transfer of its own, without logits. What landed in front
  * is kept and the rest computed here; when nothing did, the call goes on as if nobody had been named.
+ * An ABORT with `keep` says that another worker will fetch what this call computed, which stays in the prefix tree: the machine counts it as
+ * kept until an ABORT without it, the loss of its router, or keep_us; a worker that drains does not end before.
  * Pages of a cancelled transfer are fenced until its GRANT event (or PEER_CLOSED), END does not wait for that.
  * Duplicate, late and unknown events are ignored: they are looked up by (conn, stream), xfer or call handle.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -42,6 +44,7 @@ struct dcw_config {
     uint32_t routers_max; /* connections with an open TOKENS call; 0: 16 */
     uint32_t vocab;       /* token ids are below it; logits have vocab * 4 bytes */
     uint64_t call_max_us; /* deadline of a call that states none; 0: 600 s */
+    uint64_t keep_us;     /* longest time that an ABORT with keep counts; 0: 30 s */
 };
 
 typedef enum dcw_event_kind {
@@ -61,7 +64,8 @@ typedef enum dcw_event_kind {
     DCW_EV_SAMPLED,     /* call, sampled: answer to SAMPLE */
     DCW_EV_STEP_DONE,   /* after wrk_sched_step_done */
     DCW_EV_DRAIN,       /* refuse new calls from now on */
-    DCW_EV_HAND_BACK    /* end all calls with KVS_SELF_STOPPING: routers go on with them elsewhere */
+    DCW_EV_HAND_BACK,   /* end all calls with KVS_SELF_STOPPING: routers go on with them elsewhere */
+    DCW_EV_ROLE         /* role: what this worker is has changed */
 } dcw_event_kind;
 
 struct dcw_event {
@@ -76,7 +80,11 @@ struct dcw_event {
         } generate;
         struct {
             uint32_t attempt; /* this one and earlier ones of `request` */
+            bool keep;
         } abort;
+        struct {
+            bool decodes; /* false: as DRAIN, until it is true again */
+        } role;
         struct {
             const char *id;        /* its member id (prefill_worker in GENERATE), copied */
             const char *transport; /* label: "shm", "tcp", "loopback", ..., copied */
@@ -168,6 +176,7 @@ bool dcw_link(const struct dcw *d, struct msg_peer_link *link);
 
 struct dcw_stats {
     uint32_t calls, transfers;  /* now */
+    uint32_t kept;              /* aborted requests whose KV somebody is to fetch, now */
     uint64_t accepted, refused; /* since the start */
     uint64_t ended[5]; /* by msg_finish of the last entry (index MSG_FINISH_*; ABORT also for calls without one) */
     uint64_t tokens;   /* entries with a token */

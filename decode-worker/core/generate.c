@@ -39,6 +39,8 @@ static kvs_status check_generate(struct dcw *d, const struct dcw_event *ev, stru
     uint32_t context = wrk_sched_context(d->sched);
     if (d->draining)
         return kvs_fail(err, KVS_SELF_STOPPING, "this decode worker is draining");
+    if (d->off)
+        return kvs_fail(err, KVS_SELF_STOPPING, "this worker does not decode now");
     if (!dcw__router(d, ev->conn))
         return kvs_fail(err, KVS_REQ_INVALID, "no Tokens call is open on this connection: where should tokens go?");
     if (m->adapter[0])

@@ -76,6 +76,12 @@ struct dcw_router {
     uint32_t stream;
 };
 
+/* A request that went on elsewhere; its KV is to be fetched from here. */
+struct dcw_keep {
+    uint64_t conn, request, until_us; /* until_us 0: free */
+    uint32_t attempt;
+};
+
 struct dcw {
     struct wrk_sched *sched;
     char id[MSG_ID_MAX];
@@ -84,13 +90,15 @@ struct dcw {
     struct dcw_call *calls;
     struct dcw_peer peers[DCW_PEERS_MAX];
     struct dcw_router *routers;
+    struct dcw_keep *keeps; /* calls_max of them */
+    uint64_t keep_us, keep_due_us; /* the latter: when the first of them ends */
     struct dcw_action *actions;
     size_t action_count, action_next, action_cap;
     /* entries of this dcw_step in order of events, and the same sorted by router for the TOKENS actions */
     struct msg_token *entries, *sorted;
     uint64_t *entry_conn;
     uint32_t entry_count, entry_cap;
-    bool draining;
+    bool draining, off; /* off: its role is another */
     struct dcw_stats stats;
 };
 

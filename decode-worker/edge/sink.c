@@ -321,6 +321,11 @@ static void create_metrics(struct sink *s)
     s->cut.counter = kvs_counter(m, "kvasir_kv_cut_receives_total", "", "Posted receives that ended with a peer's destruction");
 }
 
+static void sink_set_role(void *self, msg_role role)
+{
+    feed(self, &(struct dcw_event){.kind = DCW_EV_ROLE, .role = {.decodes = role == MSG_ROLE_DECODE || role == MSG_ROLE_BOTH}});
+}
+
 static kvs_status sink_create(struct wrk_worker *w, void **self_out, struct kvs_error *err)
 {
     struct sink *s = calloc(1, sizeof *s);
@@ -341,6 +346,7 @@ static kvs_status sink_create(struct wrk_worker *w, void **self_out, struct kvs_
         return st;
     }
     create_metrics(s);
+    sink_set_role(s, wrk_worker_card(w)->role);
     *self_out = s;
     return KVS_OK;
 }
@@ -379,6 +385,7 @@ static bool sink_call(void *self, net_conn conn, uint32_t stream, const struct m
         ev.kind = DCW_EV_ABORT;
         ev.request = abort_msg.request;
         ev.abort.attempt = abort_msg.attempt;
+        ev.abort.keep = abort_msg.keep;
     } else {
         kvs_arena_fini(&arena);
         return false;
@@ -500,6 +507,12 @@ static uint32_t sink_busy(void *self)
     return dcw_stats(s->core).calls;
 }
 
+static uint32_t sink_kept(void *self)
+{
+    struct sink *s = self;
+    return dcw_stats(s->core).kept;
+}
+
 static void sink_hand_back(void *self)
 {
     feed(self, &(struct dcw_event){.kind = DCW_EV_HAND_BACK});
@@ -550,7 +563,9 @@ const struct wrk_role_ops dcw_role = {
     .tick = sink_tick,
     .deadline_us = sink_deadline_us,
     .drain = sink_drain,
+    .set_role = sink_set_role,
     .busy = sink_busy,
+    .kept = sink_kept,
     .hand_back = sink_hand_back,
     .metrics = sink_metrics,
     .link = sink_link,

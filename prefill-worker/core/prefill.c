@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define CALLS_MAX 1024u
+#define QUEUE_WAIT_US 10000000u
 
 struct page_ref {
     uint32_t block, group;
@@ -48,7 +49,7 @@ struct pfw {
     uint8_t peer_up[PFW_PEERS_MAX];
     struct pfw_action *actions;
     size_t action_count, action_next, action_cap;
-    bool draining;
+    bool draining, off; /* off: its role is another */
     struct pfw_stats stats;
 };
 
@@ -67,7 +68,7 @@ kvs_status pfw_create(const struct pfw_config *c, struct pfw **out, struct kvs_e
     p->calls_max = c->calls_max;
     p->vocab = c->vocab;
     p->send_window = c->send_window ? c->send_window : 64;
-    p->queue_wait_us = c->queue_wait_us ? c->queue_wait_us : 10000000;
+    p->queue_wait_us = c->queue_wait_us ? c->queue_wait_us : QUEUE_WAIT_US;
     p->call_max_us = c->call_max_us ? c->call_max_us : 600000000;
     p->calls = calloc(p->calls_max, sizeof *p->calls);
     p->action_cap =
@@ -168,6 +169,8 @@ static kvs_status check_call(const struct pfw *p, const struct pfw_event *ev, st
     const struct msg_prefill *m = ev->call.msg;
     if (p->draining && !ev->call.fetch)
         return kvs_fail(err, KVS_SELF_STOPPING, "this prefill worker is draining");
+    if (p->off && !ev->call.fetch)
+        return kvs_fail(err, KVS_SELF_STOPPING, "this worker does not prefill for others now");
     if (ev->peer >= PFW_PEERS_MAX || !p->peer_up[ev->peer])
         return kvs_fail(err, KVS_PEER_REFUSED, "no transport to the caller is up");
     if (m->adapter[0])
@@ -549,6 +552,10 @@ void pfw_step(struct pfw *p, const struct pfw_event *ev, uint64_t now_us)
     case PFW_EV_STEP_DONE: on_step_done(p, now_us); break;
     case PFW_EV_SENT: on_sent(p, ev->sent.cookie, ev->sent.status); break;
     case PFW_EV_DRAIN: p->draining = true; break;
+    case PFW_EV_ROLE:
+        p->off = !ev->role.prefills;
+        p->queue_wait_us = ev->role.queue_wait_us ? ev->role.queue_wait_us : QUEUE_WAIT_US;
+        break;
     }
     for (uint32_t i = 0; i < p->calls_max; i++)
         if (p->calls[i].live)

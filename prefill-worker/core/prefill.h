@@ -47,7 +47,8 @@ typedef enum pfw_event_kind {
     PFW_EV_LAYER,       /* step, layers: that many layers of the step are complete (monotonic; may jump) */
     PFW_EV_STEP_DONE,   /* after wrk_sched_step_done */
     PFW_EV_SENT,        /* cookie, status */
-    PFW_EV_DRAIN        /* refuse new calls from now on */
+    PFW_EV_DRAIN,       /* refuse new calls from now on */
+    PFW_EV_ROLE         /* role: what this worker is has changed */
 } pfw_event_kind;
 
 struct pfw_event {
@@ -68,6 +69,10 @@ struct pfw_event {
             uint64_t cookie;
             kvs_status status;
         } sent;
+        struct {
+            bool prefills;          /* false: as DRAIN, until it is true again */
+            uint64_t queue_wait_us; /* as in the configuration */
+        } role;
     };
 };
 

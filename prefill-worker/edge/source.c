@@ -124,6 +124,12 @@ static void source_destroy(void *self)
     free(s);
 }
 
+static void source_set_role(void *self, msg_role role)
+{
+    bool prefills = role == MSG_ROLE_PREFILL || role == MSG_ROLE_BOTH;
+    feed(self, &(struct pfw_event){.kind = PFW_EV_ROLE, .role = {.prefills = prefills, .queue_wait_us = role == MSG_ROLE_BOTH ? BOTH_WAIT_US : 0}});
+}
+
 static kvs_status source_create(struct wrk_worker *w, void **self_out, struct kvs_error *err)
 {
     struct source *s = calloc(1, sizeof *s);
@@ -133,8 +139,6 @@ static kvs_status source_create(struct wrk_worker *w, void **self_out, struct kv
     s->line = calloc(LINE_MAX_, sizeof *s->line);
     s->dropped = calloc(LINE_MAX_, sizeof *s->dropped);
     struct pfw_config c = {.sched = wrk_worker_sched(w), .calls_max = CALLS_MAX, .vocab = wrk_worker_card(w)->vocab, .send_window = SEND_WINDOW};
-    if (wrk_worker_card(w)->role == MSG_ROLE_BOTH)
-        c.queue_wait_us = BOTH_WAIT_US;
     kvs_status st = s->line == NULL || s->dropped == NULL ? kvs_fail(err, KVS_SELF_NOMEM, "out of memory for the prefill role") : pfw_create(&c, &s->core, err);
     if (st != KVS_OK) {
         source_destroy(s);
@@ -146,6 +150,7 @@ static kvs_status source_create(struct wrk_worker *w, void **self_out, struct kv
     s->posted.counter = kvs_counter(m, "kvasir_kv_posted_pages_total", "", "KV pages handed to the transport as their source");
     s->cancelled.counter = kvs_counter(m, "kvasir_kv_sends_cancelled_total", "", "Messages that were given up before they left, their call being over");
     *self_out = s;
+    source_set_role(s, wrk_worker_card(w)->role);
     return KVS_OK;
 }
 
@@ -153,7 +158,7 @@ static bool source_call(void *self, net_conn conn, uint32_t stream, const struct
 {
     struct source *s = self;
     bool fetch = call->method == MSG_FETCH;
-    if (!fetch && (call->method != MSG_PREFILL || wrk_worker_card(s->w)->role == MSG_ROLE_DECODE))
+    if (!fetch && call->method != MSG_PREFILL)
         return false;
     struct msg_end end = {.status = KVS_OK};
     struct kvs_error err = {0};
@@ -269,19 +274,24 @@ static void source_metrics(void *self)
     wrk_follow(&s->cancelled, s->sends_cancelled);
 }
 
-#define OPS                                                                                                         \
-    .create = source_create, .destroy = source_destroy, .call = source_call, .cancel = source_cancel,               \
-    .ack = source_ack, .peer_up = source_peer_up, .peer_down = source_peer_down, .peer_closed = source_peer_closed, \
-    .port_event = source_port_event, .layer = source_layer, .step_done = source_step_done, .tick = source_tick,     \
-    .deadline_us = source_deadline_us, .drain = source_drain, .busy = source_busy, .metrics = source_metrics
-
 const struct wrk_role_ops pfw_role = {
     .role = MSG_ROLE_PREFILL,
     .ship_rows = CALLS_MAX,
-    OPS,
-};
-
-const struct wrk_role_ops pfw_fetch_role = {
-    .role = MSG_ROLE_PREFILL,
-    OPS,
+    .create = source_create,
+    .destroy = source_destroy,
+    .call = source_call,
+    .cancel = source_cancel,
+    .ack = source_ack,
+    .peer_up = source_peer_up,
+    .peer_down = source_peer_down,
+    .peer_closed = source_peer_closed,
+    .port_event = source_port_event,
+    .layer = source_layer,
+    .step_done = source_step_done,
+    .tick = source_tick,
+    .deadline_us = source_deadline_us,
+    .drain = source_drain,
+    .set_role = source_set_role,
+    .busy = source_busy,
+    .metrics = source_metrics,
 };

@@ -144,6 +144,8 @@ void rtr_fleet_load(struct rtr_fleet *f, uint64_t key, const struct msg_load *lo
         return;
     w->reported_tokens = load->outstanding_tokens;
     w->draining = load->draining;
+    if (load->role)
+        w->role = load->role; /* also while discovery is away */
     w->prefill_left = load->prefill_left;
     w->context_tokens = load->context_tokens;
     w->decoding = load->decoding;
@@ -172,6 +174,11 @@ void rtr_worker_computed(struct rtr_worker *w, uint64_t prompt_tokens)
         w->fresh[i] -= n;
         prompt_tokens -= n;
     }
+}
+
+bool rtr_worker_leaves(const struct rtr_worker *w)
+{
+    return w->draining || !rtr_worker_decodes(w);
 }
 
 bool rtr_worker_decodes(const struct rtr_worker *w)

@@ -61,6 +61,8 @@ void rtr_worker_give(struct rtr_worker *w, uint64_t prompt_tokens);
 void rtr_worker_computed(struct rtr_worker *w, uint64_t prompt_tokens); /* or called off */
 
 bool rtr_worker_decodes(const struct rtr_worker *w);
+/* What it decodes is to go on elsewhere: it drains, or its role has changed. */
+bool rtr_worker_leaves(const struct rtr_worker *w);
 bool rtr_worker_prefills(const struct rtr_worker *w);
 /* Either side's report of the link counts: reports are up to 250 ms old and need not arrive together. */
 bool rtr_worker_linked(const struct rtr_worker *a, const struct rtr_worker *b);

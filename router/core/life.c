@@ -31,7 +31,7 @@ kvs_status rtr_create(const struct rtr_config *c, struct rtr **out, struct kvs_e
         return kvs_fail(err, KVS_SELF_NOMEM, "out of memory");
     r->config = *c;
     r->earliest_us = RTR_NEVER;
-    r->rec_max = (size_t)c->requests_max * (RTR_CHOICES_MAX + 2) + 8;
+    r->rec_max = (size_t)c->requests_max * (RTR_CHOICES_MAX + 4) + 8;
     r->requests = calloc(c->requests_max, sizeof(*r->requests));
     r->over = calloc(c->requests_max, sizeof(*r->over));
     r->recs = calloc(r->rec_max, sizeof(*r->recs));

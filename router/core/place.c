@@ -25,7 +25,7 @@ kvs_status rtr_placer_choose(struct rtr_policy *p, struct rtr_cached *cached, co
                           .numerics = begun ? q->numerics : NULL,
                           .kv_types = begun ? q->kv_types : NULL,
                           .cached = rtr_cached_match(cached, q->ask.model, &named, &q->chains),
-                          .no_fetch = q->ask.fetch_worker[0] != 0,
+                          .no_fetch = q->ask.fetch_worker[0] || q->moved_from[0],
                           .urgent = q->attempt > 0,
                           .step_max_us = c->step_max_us,
                           .queue_max_us = c->prefill_queue_us,

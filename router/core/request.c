@@ -123,12 +123,9 @@ void rtr_req_generate(const struct rtr_req *q, uint32_t choice, struct msg_gener
     out->priority = a->priority;
     out->placement = q->prefill ? MSG_PLACE_REMOTE : MSG_PLACE_LOCAL;
     memcpy(out->prefill_worker, q->prefill_id, sizeof(out->prefill_worker));
-    memcpy(out->fetch_worker, a->fetch_worker, sizeof(out->fetch_worker));
-    out->fetch_tokens = a->fetch_worker[0] ? out->token_count : 0;
-    if (!a->fetch_worker[0] && q->fetch_id[0]) {
-        memcpy(out->fetch_worker, q->fetch_id, sizeof(out->fetch_worker));
-        out->fetch_tokens = q->fetch_tokens;
-    }
+    bool said = q->moved_from[0] || a->fetch_worker[0];
+    memcpy(out->fetch_worker, q->moved_from[0] ? q->moved_from : said ? a->fetch_worker : q->fetch_id, sizeof(out->fetch_worker));
+    out->fetch_tokens = said ? out->token_count : q->fetch_id[0] ? q->fetch_tokens : 0;
     out->prompt = "";
 }
 

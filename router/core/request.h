@@ -17,6 +17,7 @@ typedef enum rtr_req_state { RTR_REQ_FREE = 0, RTR_REQ_WAITING, RTR_REQ_RUNNING,
 struct rtr_choice {
     bool running; /* a Generate call of the current attempt is with the decode worker */
     bool done;    /* has its answer; never runs again */
+    bool spoke;   /* has delivered a token in the current attempt */
     int32_t *emitted; /* owned: answers so far, for deduplication now and for resuming later */
     uint32_t count, cap;
     int32_t *joined;  /* owned: prompt and emitted in one piece, made when an attempt starts with emitted tokens */
@@ -43,6 +44,10 @@ struct rtr_req {
     char fetch_id[MSG_ID_MAX];     /* of the current attempt; "": nobody */
     uint32_t fetch_tokens, option_count;
     struct rtr_option option[RTR_OPTIONS_MAX]; /* how it was placed */
+    /* A request that moves takes its KV along: the worker that it left, until all of it has spoken at the next one. */
+    char moved_from[MSG_ID_MAX]; /* "": nobody */
+    uint64_t keeper;             /* that worker's key while it stays for this; 0: nobody does */
+    uint32_t keeper_attempt;     /* the attempt that it ran */
     char end_text[256];
 };
 

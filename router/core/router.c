@@ -108,20 +108,47 @@ static void stop_attempt(struct rtr *r, struct rtr_req *q)
             settle(r, q, &q->choice[i]);
     }
     rtr_placer_take_back(q, &r->fleet);
-    if (live && rtr_fleet_find(&r->fleet, q->decode)) {
+    if (rtr_fleet_find(&r->fleet, q->decode) && (live || q->keeper == q->decode)) {
         struct rec *a = push(r, RTR_ACT_ABORT, q->ask.id);
         a->worker = q->decode;
         a->attempt = q->attempt;
+        a->flag = q->keeper == q->decode && q->keeper_attempt == q->attempt;
     }
+}
+
+/* Nobody needs to stay any more for what this request left behind. */
+static void release(struct rtr *r, struct rtr_req *q)
+{
+    if (q->keeper && rtr_fleet_find(&r->fleet, q->keeper)) {
+        struct rec *a = push(r, RTR_ACT_ABORT, q->ask.id);
+        a->worker = q->keeper;
+        a->attempt = q->keeper_attempt;
+    }
+    q->keeper = 0;
+    q->moved_from[0] = 0;
+}
+
+/* The next attempt is to fetch from the worker of this one, which is asked to stay for that (with the Abort of this attempt). */
+static void take_along(struct rtr *r, struct rtr_req *q)
+{
+    const struct rtr_worker *w = rtr_fleet_find(&r->fleet, q->decode);
+    if (!w || (q->keeper && !q->spoke)) /* or the one before it still has more */
+        return;
+    release(r, q);
+    memcpy(q->moved_from, w->id, sizeof(q->moved_from));
+    q->keeper = w->key;
+    q->keeper_attempt = q->attempt;
 }
 
 static void finish(struct rtr *r, struct rtr_req *q, kvs_status status, const char *text)
 {
     KVS_ASSERT(q->state == RTR_REQ_WAITING || q->state == RTR_REQ_RUNNING);
     if (q->state == RTR_REQ_RUNNING) {
+        release(r, q);
         stop_attempt(r, q);
         r->stats.running--;
     } else {
+        release(r, q);
         rtr_admission_unwait(&r->admission, slot_of(r, q));
         r->stats.waiting--;
     }
@@ -191,6 +218,7 @@ static void start(struct rtr *r, struct rtr_req *q, struct rtr_place *p)
             continue;
         charge(q, &q->choice[i], p);
         q->choice[i].running = true;
+        q->choice[i].spoke = false;
         struct rec *a = push(r, RTR_ACT_GENERATE, q->ask.id);
         a->slot = slot_of(r, q);
         a->worker = q->decode;
@@ -243,20 +271,24 @@ static void attempt_failed(struct rtr *r, struct rtr_req *q, kvs_status status, 
         return;
     }
     (*(begun ? &r->stats.resumed : &r->stats.replaced))++;
+    if (begun && !kvs_is_peer(status))
+        take_along(r, q); /* it lives, and has what it computed */
     again(r, q, s == KVS_OK ? &p : NULL);
 }
 
-/* A worker that drains: what another one has room for moves there now. The rest runs on until it is done or handed back. */
+/* A worker that drains or no longer decodes: what another one has room for moves there now, with its pages. The rest runs on until it is
+ * done or handed back. */
 static void move_away(struct rtr *r, uint64_t key)
 {
     const struct rtr_worker *w = rtr_fleet_find(&r->fleet, key);
-    for (uint32_t i = 0; w && w->draining && w->sequences && r->config.resume && i < r->config.requests_max; i++) {
+    for (uint32_t i = 0; w && rtr_worker_leaves(w) && w->sequences && r->config.resume && i < r->config.requests_max; i++) {
         struct rtr_req *q = &r->requests[i];
         struct rtr_place p;
         if (q->state != RTR_REQ_RUNNING || q->decode != key || choose(r, q, key, &p) != KVS_OK ||
             !rtr_req_try_again(q, KVS_SELF_STOPPING, true, r->config.deaths_max))
             continue;
         r->stats.moved++;
+        take_along(r, q);
         again(r, q, &p);
     }
 }
@@ -379,6 +411,15 @@ static void deliver(struct rtr *r, struct rtr_req *q, uint32_t choice, const str
     a->attempt = q->attempt;
 }
 
+/* Then everything that was to be fetched has been. */
+static bool all_spoke(const struct rtr_req *q)
+{
+    for (uint32_t i = 0; i < q->ask.choices; i++)
+        if (!q->choice[i].done && !q->choice[i].spoke)
+            return false;
+    return true;
+}
+
 static void on_token(struct rtr *r, uint64_t worker, const struct msg_token *t)
 {
     struct rtr_req *q = find(r, t->request);
@@ -402,7 +443,9 @@ static void on_token(struct rtr *r, uint64_t worker, const struct msg_token *t)
     }
     if (t->id >= 0) {
         uncharge_token(r, q, c);
-        q->spoke = true;
+        q->spoke = c->spoke = true;
+        if (q->keeper && all_spoke(q))
+            release(r, q);
     }
     bool failed = t->finish == MSG_FINISH_ERROR || t->finish == MSG_FINISH_ABORT;
     if (t->id >= 0 || !failed)
@@ -509,6 +552,10 @@ static void on_worker_down(struct rtr *r, uint64_t key)
     rtr_fleet_down(&r->fleet, key);
     for (uint32_t i = 0; i < r->config.requests_max; i++) {
         struct rtr_req *q = &r->requests[i];
+        if (q->keeper == key) { /* nothing is left to fetch */
+            q->keeper = 0;
+            q->moved_from[0] = 0;
+        }
         if (q->state != RTR_REQ_RUNNING)
             continue;
         if (q->prefill == key) { /* the decode worker reads the prompt itself; the charge went with the worker's entry */

@@ -10,7 +10,9 @@
  * All choices of a request run on one decode worker. When that worker is lost, breaks the protocol or hands a sequence back, all choices that
  * are not done go on at another one of the same model and numerics class, in a new attempt with prompt and emitted tokens: the client sees a
  * pause. With no other worker that could take them, or when deaths_max workers died under the request, it ends with an error at once. A refusal
- * before the first token is made good once. What runs on a worker that drains moves as soon as another one has room for it.
+ * before the first token is made good once. What runs on a worker that drains, or that no longer decodes, moves as soon as another one has room
+ * for it. The next attempt of what a living worker had begun fetches its KV from there (fetch_worker): the Abort of the old one asks it to keep
+ * what it has, and a second Abort, when every choice has spoken again or the request has ended, says that this is over.
  * Workers and models are known by keys that the caller chooses (worker: one per control connection, never reused; model: one per model object).
  * Contract: after every rtr_step call rtr_actions until it returns 0, before the next rtr_step. Pointers in events are borrowed during the
  * step; pointers in actions are valid until the next rtr_step. Not thread-safe.
@@ -70,7 +72,7 @@ typedef enum rtr_event_type {
     RTR_EV_CHOICE_STOP, /* id, choice: the edge has found a stop string; what this choice emitted is its answer */
     RTR_EV_PAUSE,       /* id, flag: the client reads slowly (true) or reads again (false) */
     RTR_EV_WORKER_UP,   /* worker, model, card: its control stream is up and its Tokens call is open */
-    RTR_EV_WORKER_CARD, /* worker, card: changed (draining) */
+    RTR_EV_WORKER_CARD, /* worker, card: changed (draining, role) */
     RTR_EV_WORKER_DOWN, /* worker: stream lost, or member gone; the key never comes back */
     RTR_EV_SUSPECT,     /* worker, flag: silent for over a second (true); used only when there is no other */
     RTR_EV_LOAD,        /* worker, load */
@@ -98,7 +100,8 @@ struct rtr_event {
 
 typedef enum rtr_action_type {
     RTR_ACT_GENERATE = 1, /* worker, generate, remaining_ms, options: call MSG_GENERATE; its END becomes EV_END{id, attempt, choice} */
-    RTR_ACT_ABORT,        /* worker, id, attempt: call MSG_ABORT (this attempt and earlier ones, all choices); its END says nothing to the core */
+    RTR_ACT_ABORT,        /* worker, id, attempt, flag: call MSG_ABORT (this attempt and earlier ones, all choices; flag: keep); its END says nothing
+                             to the core */
     RTR_ACT_CANCEL,       /* worker, id, attempt, choice: CANCEL that one Generate call; the request's other choices go on */
     RTR_ACT_PAUSE,        /* worker, id, flag: PAUSE (true) or RESUME (false) on the worker's Tokens call */
     RTR_ACT_SNAPSHOT,     /* worker: its cache events have a hole; end that call and call again */

@@ -268,19 +268,42 @@ static enum MHD_Result post_completion(struct MHD_Connection *c, struct http_req
     return generate(c, q, RTR_COMPLETION);
 }
 
-static enum MHD_Result post_drain(struct MHD_Connection *c, struct http_req *q, const char *arg)
+/* Tells a worker something; the loop answers. */
+static enum MHD_Result give_order(struct MHD_Connection *c, struct http_req *q, const char *worker, msg_method method, msg_role role)
 {
     struct rtr_fault f = {.retry_after_s = 1};
     if (rtr_exchange_create(c, &q->x) != KVS_OK)
         return MHD_NO;
     rtr_exchange_hold(q->x);
-    kvs_status st = strlen(arg) < MSG_ID_MAX ? rtr_dispatch_drain_worker(q->dispatch, arg, q->x) : KVS_REQ_NOT_FOUND;
+    kvs_status st = strlen(worker) < MSG_ID_MAX ? rtr_dispatch_order(q->dispatch, worker, method, role, q->x) : KVS_REQ_NOT_FOUND;
     if (st == KVS_OK)
         return answer(c, q);
     rtr_exchange_release(q->x);
     rtr_exchange_release(q->x);
     q->x = NULL;
     (void)rtr_fail(&f, st, NULL, "the order could not be given: %s", kvs_status_name(st));
+    return http_reply_fault(c, q, &f, NULL, false);
+}
+
+static enum MHD_Result post_drain(struct MHD_Connection *c, struct http_req *q, const char *arg)
+{
+    return give_order(c, q, arg, MSG_DRAIN, 0);
+}
+
+/* arg: WORKER/ROLE */
+static enum MHD_Result post_role(struct MHD_Connection *c, struct http_req *q, const char *arg)
+{
+    static const msg_role roles[] = {MSG_ROLE_PREFILL, MSG_ROLE_DECODE, MSG_ROLE_BOTH};
+    struct rtr_fault f = {0};
+    char worker[MSG_ID_MAX];
+    const char *slash = strchr(arg, '/');
+    for (size_t i = 0; slash && i < sizeof(roles) / sizeof(*roles); i++) {
+        if (strcmp(slash + 1, msg_role_name(roles[i])) != 0 || (size_t)(slash - arg) >= sizeof(worker))
+            continue;
+        kvs_format(worker, sizeof(worker), "%.*s", (int)(slash - arg), arg);
+        return give_order(c, q, worker, MSG_SET_ROLE, roles[i]);
+    }
+    (void)rtr_fail(&f, KVS_REQ_INVALID, NULL, "say /kvasir/role/WORKER/ROLE; a worker's role is prefill, decode or both");
     return http_reply_fault(c, q, &f, NULL, false);
 }
 
@@ -302,6 +325,7 @@ static const struct route routes[] = {
     {"GET", "/version", get_version},
     {"GET", "/kvasir/status", get_status},
     {"POST", "/kvasir/drain/", post_drain},
+    {"POST", "/kvasir/role/", post_role},
 };
 
 static bool matches(const struct route *r, const char *url, const char **arg)

@@ -215,15 +215,25 @@ static void forget(struct rtr_dispatch *d, const struct msg_card *card)
     }
 }
 
+/* What it is or may do is another. One that decodes from now on needs a Tokens call before it is given anything. */
+static void card_changed(struct rtr_dispatch *d, struct rtr_peer *p)
+{
+    KVS_INFO("worker changed", "worker=%s role=%s draining=%d", p->id, msg_role_name(p->card.role), p->card.draining);
+    if (decodes(p) && !p->tokens_stream && !open_call(d, p, MSG_TOKENS, 0, &p->tokens_stream))
+        return;
+    rtr_feed(d, &(struct rtr_event){.type = RTR_EV_WORKER_CARD, .worker = p->conn, .card = &p->card});
+}
+
 static void take_card(struct rtr_dispatch *d, struct rtr_peer *p, const struct msg_card *card)
 {
     if (p->epoch != card->epoch || strcmp(p->id, card->id) != 0)
         return;
     bool draining = p->card.draining;
+    msg_role role = p->card.role;
     p->card = *card;
     p->have_card = true;
-    if (p->state == RTR_JOIN_READY && draining != card->draining)
-        rtr_feed(d, &(struct rtr_event){.type = RTR_EV_WORKER_CARD, .worker = p->conn, .card = &p->card});
+    if (p->state == RTR_JOIN_READY && (draining != card->draining || role != card->role))
+        card_changed(d, p);
     advance(d, p);
 }
 
@@ -283,6 +293,10 @@ static void on_load(struct rtr_dispatch *d, struct rtr_peer *p, const uint8_t *p
     p->load->metrics = NULL;
     p->load->metrics_bytes = 0;
     p->load_at_us = kvs_now_us();
+    if (p->load->role && p->load->role != p->card.role) { /* discovery may say so later, or be away */
+        p->card.role = p->load->role;
+        card_changed(d, p);
+    }
     rtr_feed(d, &(struct rtr_event){.type = RTR_EV_LOAD, .worker = p->conn, .load = p->load});
 }
 
@@ -385,7 +399,7 @@ void rtr_peer_generate(struct rtr_dispatch *d, const struct rtr_action *a)
 void rtr_peer_abort(struct rtr_dispatch *d, const struct rtr_action *a)
 {
     struct rtr_peer *p = rtr_peer_of(d, a->worker);
-    struct msg_abort m = {.request = a->id, .attempt = a->attempt};
+    struct msg_abort m = {.request = a->id, .attempt = a->attempt, .keep = a->flag};
     uint32_t stream;
     if (!p)
         return;
@@ -420,14 +434,17 @@ void rtr_peer_pause(struct rtr_dispatch *d, const struct rtr_action *a)
         KVS_WARN("pause could not be sent", "worker=%s req=%llu", p->id, (unsigned long long)a->id);
 }
 
-kvs_status rtr_peer_drain(struct rtr_dispatch *d, const char *id)
+kvs_status rtr_peer_order(struct rtr_dispatch *d, const char *id, msg_method method, msg_role role)
 {
+    struct msg_set_role m = {.role = role};
     uint32_t stream;
     for (uint32_t i = 0; i < d->peer_count; i++) {
         if (strcmp(d->peers[i]->id, id) != 0)
             continue;
-        KVS_INFO("worker told to drain", "worker=%s", id);
-        return net_rpc_call(d->rpc, d->peers[i]->conn, MSG_DRAIN, ABORT_MS, "", NULL, 0, &stream);
+        KVS_INFO("worker is given an order", "worker=%s order=%s", id, msg_method_name(method));
+        kvs_buf_clear(&d->scratch);
+        kvs_status s = method == MSG_SET_ROLE ? msg_set_role_encode(&m, &d->scratch) : KVS_OK;
+        return s == KVS_OK ? net_rpc_call(d->rpc, d->peers[i]->conn, method, ABORT_MS, "", d->scratch.data, d->scratch.len, &stream) : s;
     }
     return KVS_REQ_NOT_FOUND;
 }

@@ -1,5 +1,6 @@
 /* peers.c - see peers.h. Every LINK call has a deadline; a refused or failed link is tried again on a timer for as long as the connection
  * lives, so that the order in which daemons start and learn of each other does not matter.
+ * All workers of a model link with each other, whatever their roles: anybody may fetch from anybody, and roles change.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "worker/edge/peers.h"
 
@@ -60,20 +61,9 @@ struct wrk_peers {
     struct member member[WRK_PEERS_MAX];
 };
 
-static bool prefills(msg_role r)
+static bool works(msg_role r)
 {
-    return r == MSG_ROLE_PREFILL || r == MSG_ROLE_BOTH;
-}
-
-static bool decodes(msg_role r)
-{
-    return r == MSG_ROLE_DECODE || r == MSG_ROLE_BOTH;
-}
-
-/* Prompts go from those that prefill to those that decode; cached prefixes to whoever decodes. */
-static bool roles_pair(msg_role a, msg_role b)
-{
-    return (prefills(a) && decodes(b)) || (decodes(a) && prefills(b)) || (decodes(a) && decodes(b));
+    return r == MSG_ROLE_PREFILL || r == MSG_ROLE_DECODE || r == MSG_ROLE_BOTH;
 }
 
 static struct member *member_find(struct wrk_peers *p, const char *id)
@@ -279,7 +269,7 @@ static kvs_status check_card(const struct wrk_peers *p, const struct msg_card *c
 
 static void member_put(struct wrk_peers *p, const struct msg_card *card)
 {
-    if (strcmp(card->id, p->self.id) == 0 || !roles_pair(card->role, p->self.role))
+    if (strcmp(card->id, p->self.id) == 0 || !works(card->role))
         return;
     struct member *m = member_find(p, card->id);
     for (uint32_t i = 0; m == NULL && i < WRK_PEERS_MAX; i++)
@@ -326,8 +316,8 @@ kvs_status wrk_peers_check(const struct wrk_peers *p, const struct msg_hello *he
 {
     if (strcmp(hello->id, p->self.id) == 0)
         return kvs_fail(err, KVS_PEER_MISMATCH, "%s is the name of this worker", hello->id);
-    if (!roles_pair(hello->role, p->self.role))
-        return kvs_fail(err, KVS_PEER_MISMATCH, "role %s does not pair with role %s", msg_role_name(hello->role), msg_role_name(p->self.role));
+    if (!works(hello->role))
+        return kvs_fail(err, KVS_PEER_MISMATCH, "role %s is not a worker's", msg_role_name(hello->role));
     if (memcmp(hello->fingerprint, p->self.fingerprint, sizeof hello->fingerprint) != 0)
         return kvs_fail(err, KVS_PEER_MISMATCH, "model fingerprint differs: %s and %s do not serve the same file", hello->id, p->self.id);
     if (strcmp(hello->numerics, p->self.numerics) != 0)

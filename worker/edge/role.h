@@ -1,4 +1,5 @@
-/* role.h - what a role (prefill, decode) plugs into the worker daemon: reactions to what happens, as one op table.
+/* role.h - what a role (prefill, decode) plugs into the worker daemon: reactions to what happens, as one op table. Every worker has both; what
+ * the worker is at the time (its card's role) says which of them takes new work.
  * All calls are on the loop thread. A reaction feeds the role's core, zeroes fresh pages (wrk_worker_zero) and performs the core's actions
  * before it returns. Ops may be NULL when a role has no use for them.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -35,7 +36,9 @@ struct wrk_role_ops {
     void (*tick)(void *self);
     uint64_t (*deadline_us)(void *self); /* 0: tick now; UINT64_MAX: never */
     void (*drain)(void *self);         /* takes nothing new from now on */
+    void (*set_role)(void *self, msg_role role); /* what the worker is from now on; also told by create */
     uint32_t (*busy)(void *self);      /* calls that are not over */
+    uint32_t (*kept)(void *self);      /* requests that went on elsewhere and whose KV is to be fetched here */
     void (*hand_back)(void *self);     /* ends them so that their callers go elsewhere */
     bool (*link)(void *self, struct msg_peer_link *link); /* what transfers from the peer link->id take; false: none of mine */
     void (*metrics)(void *self); /* brings the role's series up to date */

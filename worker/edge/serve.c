@@ -168,6 +168,7 @@ static void fill_load(struct wrk_serve *s, bool draining, struct msg_load *load)
     load->decoding = st.decoding;
     load->chunk_tokens = wrk_sched_chunk_tokens(sched);
     load->draining = draining;
+    load->role = wrk_worker_card(s->w)->role;
 }
 
 void wrk_serve_report(struct wrk_serve *s, bool draining)

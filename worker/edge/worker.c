@@ -15,56 +15,16 @@
 #include "sys/failpoint.h"
 #include "sys/log.h"
 #include "sys/thread.h"
-#include "worker/edge/load.h"
-#include "worker/edge/serve.h"
+#include "worker/edge/worker_impl.h"
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define ROLES_MAX 2
 #define REPORT_US 250000u
 #define IDLE_TICKS_MAX 64
-#define HAND_BACK_US 2000000u /* for the last words of what is handed back */
 #define LEAVE_MS 1000u
-
-struct wrk_worker {
-    struct wrk_config config;
-    struct wrk_loaded loaded;
-    struct msg_hello hello;
-    struct kvs_loop *loop;
-    struct kvs_metrics *metrics;
-    struct wrk_sched *sched;
-    struct wrk_device *device;
-    struct kvt_port *port;
-    struct kvt_region region;
-    struct eng_kv kv;
-    struct net_rpc *rpc;
-    struct net_ops *ops;
-    struct wrk_peers *peers;
-    struct wrk_serve *serve;
-    struct cls_discovery *discovery;
-    struct kvs_timer *wake_timer, *report_timer;
-    const struct wrk_role_ops *role[ROLES_MAX];
-    void *self[ROLES_MAX];
-    size_t role_count;
-    bool etcd;       /* discovery by etcd: routers dial us */
-    net_conn router; /* the connection that embedded discovery runs on */
-    struct wrk_speed speed;
-    uint64_t decoded; /* decode tokens when the last step was started */
-    bool stopping;
-    bool joined;      /* the first view of the cluster is complete */
-    char misfit[256]; /* why we do not fit into it; "": we do */
-    uint64_t drain_until_us;
-    uint32_t quiet_reports; /* in a row, while draining */
-    atomic_bool device_posted, port_posted; /* a wake-up is on its way to the loop */
-    atomic_bool registered, draining;       /* for /health/ready */
-    struct kvs_gauge *pages[KVC_GROUPS_MAX][4];
-    struct wrk_follow prefill_tokens, decode_tokens, steps, chunks, preemptions, cached_tokens, evicted_blocks;
-    struct kvs_gauge *widest, *discovery_up;
-    struct kvs_gauge *running, *waiting;
-};
 
 struct wrk_sched *wrk_worker_sched(struct wrk_worker *w) { return w->sched; }
 struct wrk_device *wrk_worker_device(struct wrk_worker *w) { return w->device; }
@@ -101,16 +61,6 @@ void wrk_worker_zero(struct wrk_worker *w)
         kvc_page_copy_head(&w->loaded.layout, copy.group, wrk_worker_page(w, copy.group, copy.from),
                            wrk_worker_page(w, copy.group, copy.to), copy.tokens);
 }
-
-/* Calls op of the roles in order until one says true. */
-#define ANY_ROLE(w, op, ...)                                                                                                       \
-    for (size_t i_ = 0; i_ < (w)->role_count; i_++)                                                                                \
-        if ((w)->role[i_]->op != NULL && (w)->role[i_]->op((w)->self[i_], __VA_ARGS__))                                            \
-            return;
-#define EACH_ROLE(w, op, ...)                                                                                                      \
-    for (size_t i_ = 0; i_ < (w)->role_count; i_++)                                                                                \
-        if ((w)->role[i_]->op != NULL)                                                                                             \
-            (w)->role[i_]->op(__VA_ARGS__);
 
 /* --- device --- */
 
@@ -241,18 +191,6 @@ static void on_dial_failed(void *user, const char *url, kvs_status why, const ch
     KVS_DEBUG("dial failed", "url=%s status=%s cause=\"%s\"", url, kvs_status_name(why), text);
 }
 
-/* Nothing new is taken; what runs has its time, then it is handed back. Routers move away what they can as soon as they hear of it. */
-static void begin_drain(struct wrk_worker *w)
-{
-    atomic_store(&w->draining, true);
-    w->drain_until_us = kvs_now_us() + w->config.drain_us;
-    EACH_ROLE(w, drain, w->self[i_])
-    w->loaded.member.draining = true;
-    if (w->discovery->ops->join(w->discovery, &w->loaded.member) != KVS_OK)
-        KVS_WARN("draining could not be announced", "cause=\"load reports say it\"");
-    wrk_serve_report(w->serve, true);
-}
-
 static void on_call(void *user, net_conn conn, uint32_t stream, const struct msg_call *call)
 {
     struct wrk_worker *w = user;
@@ -260,15 +198,11 @@ static void on_call(void *user, net_conn conn, uint32_t stream, const struct msg
     if (wrk_peers_call(w->peers, conn, stream, call) || wrk_serve_call(w->serve, conn, stream, call))
         return;
     struct msg_end end = {.status = KVS_OK};
-    if (call->method == MSG_DRAIN && !wrk_peers_is_peer(w->peers, conn)) { /* of workers, none may send another away */
-        if (!atomic_load(&w->draining))
-            begin_drain(w);
-        net_rpc_end(w->rpc, conn, stream, &end);
+    if (wrk_orders_call(w, conn, stream, call))
         return;
-    }
     ANY_ROLE(w, call, conn, stream, call, deadline_us)
     end.status = KVS_REQ_UNSUPPORTED;
-    kvs_format(end.text, sizeof end.text, "%s is not served by a %s worker", msg_method_name(call->method), msg_role_name(w->hello.role));
+    kvs_format(end.text, sizeof end.text, "%s is not served by a %s worker", msg_method_name(call->method), msg_role_name(w->loaded.member.role));
     net_rpc_end(w->rpc, conn, stream, &end);
 }
 
@@ -438,23 +372,6 @@ static void stop_now(struct wrk_worker *w)
     kvs_loop_stop(w->loop);
 }
 
-/* Two quiet reports in a row: what the last call had to say is sent, and routers have known for a while. */
-static void watch_drain(struct wrk_worker *w, uint64_t now_us)
-{
-    uint32_t busy = 0;
-    for (size_t i = 0; i < w->role_count; i++)
-        busy += w->role[i]->busy != NULL ? w->role[i]->busy(w->self[i]) : 0;
-    w->quiet_reports = busy ? 0 : w->quiet_reports + 1;
-    if (busy && now_us >= w->drain_until_us) {
-        KVS_INFO("handing back", "calls=%u", busy);
-        EACH_ROLE(w, hand_back, w->self[i_])
-    }
-    if (w->quiet_reports >= 2 || now_us >= w->drain_until_us + HAND_BACK_US) {
-        KVS_INFO("drained", "calls=%u", busy);
-        stop_now(w);
-    }
-}
-
 static void on_report_timer(void *user, uint64_t now_us)
 {
     struct wrk_worker *w = user;
@@ -462,8 +379,8 @@ static void on_report_timer(void *user, uint64_t now_us)
     on_port(w);
     wrk_serve_report(w->serve, atomic_load(&w->draining));
     kvs_timer_set(w->report_timer, now_us + REPORT_US);
-    if (atomic_load(&w->draining))
-        watch_drain(w, now_us);
+    if (wrk_orders_watch(w, now_us))
+        stop_now(w);
 }
 
 static void on_signal(void *user, int sig)
@@ -472,7 +389,7 @@ static void on_signal(void *user, int sig)
     bool drain = sig == SIGTERM && !atomic_load(&w->draining);
     KVS_INFO(drain ? "draining" : "stopping", "signal=%d", sig);
     if (drain)
-        begin_drain(w);
+        wrk_orders_drain(w);
     else
         stop_now(w);
 }
@@ -522,9 +439,7 @@ static kvs_status create_metrics(struct wrk_worker *w)
     w->waiting = kvs_gauge(w->metrics, "kvasir_sequences", "state=\"waiting\"", "Sequences by state");
     w->cached_tokens.counter = kvs_counter(w->metrics, "kvasir_prefix_cached_tokens_total", "", "Tokens whose KV was found in the prefix cache here");
     w->evicted_blocks.counter = kvs_counter(w->metrics, "kvasir_prefix_evicted_blocks_total", "", "Cached blocks given up because pages ran out");
-    char info[160];
-    kvs_format(info, sizeof info, "version=\"%s\",isa=\"%s\",role=\"%s\"", KVASIR_VERSION, eng_model_isa(w->loaded.model), msg_role_name(w->hello.role));
-    kvs_gauge_set(kvs_gauge(w->metrics, "kvasir_build_info", info, "Version, instruction set in use and role"), 1);
+    wrk_orders_build_info(w);
     return KVS_OK;
 }
 
@@ -724,7 +639,7 @@ int wrk_main(int argc, char **argv, msg_role role, const struct wrk_role_ops *co
     kvs_log_level level = KVS_LOG_INFO;
     kvt_prepare_process(argc, argv);
     struct wrk_worker *w = calloc(1, sizeof *w);
-    KVS_ASSERT(role_count >= 1 && role_count <= ROLES_MAX);
+    KVS_ASSERT(role_count >= 1 && role_count <= WRK_ROLES_MAX);
     if (w == NULL) {
         fputs("kvasir: out of memory\n", stderr);
         return 1;
