@@ -322,6 +322,73 @@ static void test_refusals(void **state)
     bench_fini(&b);
 }
 
+static void abort_keeping(struct bench *b, uint64_t conn, uint64_t request, uint32_t attempt, bool keep)
+{
+    step(b, (struct dcw_event){.kind = DCW_EV_ABORT, .conn = conn, .stream = 900, .request = request, .abort = {.attempt = attempt, .keep = keep}});
+}
+
+/* What moved away is kept until its router says that it was fetched, is lost, or the time is over; twice the same counts once. */
+static void test_kept_until_it_was_fetched(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_init(&b, 40, 8);
+    generate(&b, 1, 6, 10, false);
+    begin_step(&b);
+    end_step(&b, KVS_OK);
+    abort_keeping(&b, CONN, 1, 1, true);
+    assert_int_equal(dcw_stats(b.d).calls, 0);
+    assert_int_equal(dcw_stats(b.d).kept, 1);
+    abort_keeping(&b, CONN, 1, 2, true);
+    assert_int_equal(dcw_stats(b.d).kept, 1);
+    abort_keeping(&b, CONN, 1, 1, false); /* an earlier attempt's word */
+    abort_keeping(&b, CONN + 1, 1, 2, false); /* and another router's */
+    assert_int_equal(dcw_stats(b.d).kept, 1);
+    abort_keeping(&b, CONN, 1, 2, false);
+    assert_int_equal(dcw_stats(b.d).kept, 0);
+    abort_keeping(&b, CONN, 2, 1, true);
+    uint64_t begun = b.now;
+    assert_true(dcw_deadline_us(b.d) == begun + 30000000);
+    b.now += 1000000;
+    abort_keeping(&b, CONN, 3, 1, true);
+    b.now = begun + 30000000;
+    step(&b, (struct dcw_event){.kind = DCW_EV_TICK});
+    assert_int_equal(dcw_stats(b.d).kept, 1);
+    for (uint64_t i = 0; i < 2 * CALLS; i++) /* bounded: what is over the bound is not kept */
+        abort_keeping(&b, CONN, 10 + i, 1, true);
+    assert_int_equal(dcw_stats(b.d).kept, CALLS);
+    step(&b, (struct dcw_event){.kind = DCW_EV_ROUTER_DOWN, .conn = CONN});
+    assert_int_equal(dcw_stats(b.d).kept, 0);
+    assert_true(dcw_deadline_us(b.d) == UINT64_MAX);
+    bench_fini(&b);
+}
+
+/* Another role: nothing new, what runs goes on until it is handed back; and back again. */
+static void test_a_role_that_does_not_decode(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_init(&b, 40, 8);
+    generate(&b, 1, 6, 10, false);
+    step(&b, (struct dcw_event){.kind = DCW_EV_ROLE, .role = {.decodes = false}});
+    generate(&b, 2, 6, 10, false);
+    assert_int_equal(b.ends[b.end_count - 1].end.end.status, KVS_SELF_STOPPING);
+    assert_int_equal(dcw_stats(b.d).calls, 1);
+    begin_step(&b);
+    end_step(&b, KVS_OK);
+    assert_int_equal(b.entries[b.entry_count - 1].request, 1);
+    assert_true(b.entries[b.entry_count - 1].id >= 0);
+    step(&b, (struct dcw_event){.kind = DCW_EV_HAND_BACK});
+    expect_error(&b, 1, KVS_SELF_STOPPING);
+    step(&b, (struct dcw_event){.kind = DCW_EV_ROLE, .role = {.decodes = true}});
+    generate(&b, 3, 6, 1, false);
+    run_all(&b);
+    step(&b, (struct dcw_event){.kind = DCW_EV_TICK});
+    assert_int_equal(b.entries[b.entry_count - 1].request, 3);
+    assert_int_equal(b.entries[b.entry_count - 1].finish, MSG_FINISH_LENGTH);
+    bench_fini(&b);
+}
+
 static void test_failed_step_ends_the_call_with_its_cause(void **state)
 {
     (void)state;
@@ -368,6 +435,8 @@ int main(void)
         cmocka_unit_test(test_outgrowing_the_memory_is_an_error),
         cmocka_unit_test(test_pause_and_resume),
         cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_kept_until_it_was_fetched),
+        cmocka_unit_test(test_a_role_that_does_not_decode),
         cmocka_unit_test(test_failed_step_ends_the_call_with_its_cause),
         cmocka_unit_test(test_xfer_ids_and_nonces_differ),
     };

@@ -585,9 +585,17 @@ static void test_refusals(void **state)
     b.ids[3] = FAKE_VOCAB;
     refused(&b, &m, PEER, KVS_REQ_INVALID);
     b.ids[3] = bad;
+    uint64_t taken = pfw_stats(b.p).calls;
+    step(&b, (struct pfw_event){.kind = PFW_EV_ROLE, .role = {.prefills = false}});
+    refused(&b, &m, PEER, KVS_SELF_STOPPING);
+    step(&b, (struct pfw_event){.kind = PFW_EV_ROLE, .role = {.prefills = true}});
+    call(&b, 60, b.ids, 8, 0);
+    assert_int_equal(pfw_stats(b.p).calls, taken + 1);
+    stream_event(&b, PFW_EV_CANCEL, 60);
+    uint32_t ended = b.end_count - (uint32_t)pfw_stats(b.p).refused;
     step(&b, (struct pfw_event){.kind = PFW_EV_DRAIN});
     refused(&b, &m, PEER, KVS_SELF_STOPPING);
-    assert_int_equal(pfw_stats(b.p).refused, b.end_count);
+    assert_int_equal(pfw_stats(b.p).refused + ended, b.end_count);
     bench_fini(&b);
 }
 
@@ -708,6 +716,7 @@ static void test_fetch_sends_what_is_there_and_computes_nothing(void **state)
     call(&b, 1, b.ids, 13, 0);
     run_all(&b);
     stream_event(&b, PFW_EV_ACK, 1);
+    step(&b, (struct pfw_event){.kind = PFW_EV_ROLE, .role = {.prefills = false}});
     step(&b, (struct pfw_event){.kind = PFW_EV_DRAIN}); /* it is served all the same */
     b.send_count = 0;
     memset(b.sends, 0, sizeof b.sends);

@@ -430,6 +430,20 @@ static void drains(struct bench *b, uint64_t key)
     free(l);
 }
 
+static void aborts(const struct bench *b, size_t i, uint64_t worker, uint32_t attempt, bool keep)
+{
+    const struct rtr_action *a = act(b, i, RTR_ACT_ABORT);
+    assert_int_equal(a->worker, worker);
+    assert_int_equal(a->attempt, attempt);
+    assert_int_equal(a->flag, keep);
+}
+
+static void fetches(const struct bench *b, size_t i, const char *from, uint32_t tokens)
+{
+    assert_string_equal(act(b, i, RTR_ACT_GENERATE)->generate.fetch_worker, from);
+    assert_int_equal(b->acts[i].generate.fetch_tokens, tokens);
+}
+
 static void test_a_draining_worker_hands_its_sequences_over(void **state)
 {
     (void)state;
@@ -445,22 +459,87 @@ static void test_a_draining_worker_hands_its_sequences_over(void **state)
     assert_int_equal(b.n, 1);
     up(&b, 11, "decode-1", MSG_ROLE_DECODE);
     drains(&b, 10);
-    assert_int_equal(act(&b, 0, RTR_ACT_ABORT)->worker, 10);
+    aborts(&b, 0, 10, 1, true);
     assert_int_equal(act(&b, 1, RTR_ACT_GENERATE)->worker, 11);
     assert_int_equal(b.acts[1].generate.first_index, 2);
+    fetches(&b, 1, "decode-0", 5);
     up(&b, 12, "decode-2", MSG_ROLE_DECODE);
     end(&b, 11, 1, 2, 0, KVS_SELF_STOPPING); /* refused: drains as well, and its report was not here yet */
     assert_int_equal(act(&b, 0, RTR_ACT_GENERATE)->worker, 12);
+    fetches(&b, 0, "decode-0", 5); /* which still has all of it */
     token(&b, 12, 1, 3, 0, 2, 7, MSG_RUNNING);
+    aborts(&b, 0, 10, 1, false); /* fetched: it may go */
+    assert_int_equal(b.n, 2);
     struct msg_token t = {.request = 1, .attempt = 3, .index = 3, .id = -1, .finish = MSG_FINISH_ERROR, .error = KVS_SELF_STOPPING};
     step(&b, (struct rtr_event){.type = RTR_EV_TOKEN, .worker = 12, .token = &t}); /* handed back */
-    uint64_t last = act(&b, 0, RTR_ACT_GENERATE)->worker;
+    aborts(&b, 0, 12, 3, true);
+    uint64_t last = act(&b, 1, RTR_ACT_GENERATE)->worker;
     assert_int_equal(last, 11);
+    fetches(&b, 1, "decode-2", 6);
     token(&b, 11, 1, 4, 0, 3, 8, MSG_FINISH_LENGTH);
-    assert_int_equal(act(&b, 1, RTR_ACT_FINISH)->status, KVS_OK);
+    aborts(&b, 0, 12, 3, false);
+    assert_int_equal(act(&b, 2, RTR_ACT_FINISH)->status, KVS_OK);
     rtr_stats(b.r, &st);
     assert_int_equal(st.moved, 1);
     assert_int_equal(st.resumed, 2);
+    idle_and_gone(&b);
+}
+
+static void becomes(struct bench *b, uint64_t key, msg_role role)
+{
+    struct msg_card card;
+    memset(&card, 0, sizeof(card));
+    card.role = role;
+    step(b, (struct rtr_event){.type = RTR_EV_WORKER_CARD, .worker = key, .card = &card});
+}
+
+/* Two choices move when their worker becomes a prefill worker; it is let go when both have spoken again, not before. */
+static void test_a_role_that_changes_moves_its_sequences(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b, NULL);
+    up(&b, 10, "decode-0", MSG_ROLE_DECODE);
+    up(&b, 11, "prefill-0", MSG_ROLE_PREFILL);
+    ask(&b, 1, 3, 2);
+    token(&b, 10, 1, 1, 0, 0, 5, MSG_RUNNING);
+    token(&b, 10, 1, 1, 1, 0, 6, MSG_RUNNING);
+    becomes(&b, 10, MSG_ROLE_PREFILL);
+    assert_int_equal(b.n, 0); /* nobody else decodes */
+    becomes(&b, 11, MSG_ROLE_BOTH);
+    assert_int_equal(b.n, 0); /* the one that leaves is looked at with its next report */
+    load(&b, 10, 0, NULL);
+    aborts(&b, 0, 10, 1, true);
+    for (size_t i = 1; i < 3; i++) {
+        assert_int_equal(act(&b, i, RTR_ACT_GENERATE)->worker, 11);
+        fetches(&b, i, "decode-0", 4);
+    }
+    token(&b, 11, 1, 2, 1, 1, 7, MSG_RUNNING);
+    assert_int_equal(b.n, 1);
+    token(&b, 11, 1, 2, 0, 1, 8, MSG_RUNNING);
+    aborts(&b, 0, 10, 1, false);
+    assert_int_equal(b.n, 2);
+    becomes(&b, 10, MSG_ROLE_DECODE);
+    becomes(&b, 11, MSG_ROLE_PREFILL);
+    aborts(&b, 0, 11, 2, true);
+    fetches(&b, 1, "prefill-0", 5);
+    step(&b, (struct rtr_event){.type = RTR_EV_GONE, .id = 1}); /* the client leaves: both are told */
+    aborts(&b, 0, 11, 2, false);
+    aborts(&b, 1, 10, 3, false);
+    act(&b, 2, RTR_ACT_FINISH);
+    ask(&b, 2, 3, 1);
+    assert_int_equal(act(&b, 0, RTR_ACT_GENERATE)->worker, 10);
+    token(&b, 10, 2, 1, 0, 0, 5, MSG_RUNNING);
+    up(&b, 12, "decode-1", MSG_ROLE_DECODE);
+    drains(&b, 10);
+    aborts(&b, 0, 10, 1, true);
+    step(&b, (struct rtr_event){.type = RTR_EV_WORKER_DOWN, .worker = 10}); /* died meanwhile: nobody is told */
+    token(&b, 12, 2, 2, 0, 1, 5, MSG_FINISH_LENGTH);
+    act(&b, 0, RTR_ACT_TOKEN);
+    act(&b, 1, RTR_ACT_FINISH);
+    struct rtr_stats st;
+    rtr_stats(b.r, &st);
+    assert_int_equal(st.moved, 3);
     idle_and_gone(&b);
 }
 
@@ -606,6 +685,7 @@ int main(void)
         cmocka_unit_test(test_what_has_begun_stays_in_its_numerics_class),
         cmocka_unit_test(test_what_has_begun_waits_before_all_others),
         cmocka_unit_test(test_a_draining_worker_hands_its_sequences_over),
+        cmocka_unit_test(test_a_role_that_changes_moves_its_sequences),
         cmocka_unit_test(test_a_refusal_that_is_the_requests_fault_is_final),
         cmocka_unit_test(test_deadline_ends_running_and_waiting),
         cmocka_unit_test(test_bounds_and_the_queue),
