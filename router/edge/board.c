@@ -40,7 +40,7 @@ kvs_status rtr_board_create(struct kvs_metrics *metrics, const char *name, struc
     pthread_mutex_init(&b->lock, NULL);
     kvs_buf_init(&b->status, RTR_PAGE_MAX);
     kvs_format(b->why, sizeof(b->why), "no worker has joined yet");
-    rtr_board_status(b, NULL, 0, 0, 0);
+    rtr_board_status(b, &(struct rtr_status_view){.count = 0});
     *out = b;
     return KVS_OK;
 }
@@ -127,6 +127,27 @@ static void epoch_field(struct kvs_json *j, uint64_t epoch)
     text_field(j, "epoch", hex);
 }
 
+static void seconds_field(struct kvs_json *j, const char *key, double s)
+{
+    kvs_json_key(j, key);
+    kvs_json_f64(j, s);
+}
+
+static void speed_json(const struct msg_speed *s, struct kvs_json *j)
+{
+    kvs_json_key(j, "speed");
+    kvs_json_object(j);
+    number_field(j, "prefill_samples", s->prefill_samples);
+    seconds_field(j, "prefill_fixed_s", s->prefill_fixed_s);
+    seconds_field(j, "prefill_token_s", s->prefill_token_s);
+    seconds_field(j, "prefill_pair_s", s->prefill_pair_s);
+    number_field(j, "step_samples", s->step_samples);
+    seconds_field(j, "step_fixed_s", s->step_fixed_s);
+    seconds_field(j, "step_sequence_s", s->step_sequence_s);
+    seconds_field(j, "step_context_s", s->step_context_s);
+    kvs_json_object_end(j);
+}
+
 static void worker_json(const struct rtr_worker_view *w, struct kvs_json *j)
 {
     const struct msg_load *l = w->load;
@@ -150,20 +171,27 @@ static void worker_json(const struct rtr_worker_view *w, struct kvs_json *j)
     number_field(j, "waiting", l ? l->waiting : 0);
     number_field(j, "outstanding_tokens", l ? l->outstanding_tokens : 0);
     number_field(j, "load_age_ms", l ? w->load_age_ms : 0);
+    number_field(j, "prefill_left", l ? l->prefill_left : 0);
+    if (l)
+        speed_json(&l->speed, j);
     kvs_json_key(j, "peers");
     kvs_json_array(j);
     for (uint32_t i = 0; l && i < l->peer_count; i++) {
         kvs_json_object(j);
         text_field(j, "id", l->peers[i].id);
         text_field(j, "transport", l->peers[i].transport);
+        number_field(j, "samples", l->peers[i].samples);
+        seconds_field(j, "latency_s", l->peers[i].latency_s);
+        seconds_field(j, "byte_s", l->peers[i].byte_s);
         kvs_json_object_end(j);
     }
     kvs_json_array_end(j);
     kvs_json_object_end(j);
 }
 
-void rtr_board_status(struct rtr_board *b, const struct rtr_worker_view *workers, size_t count, uint32_t running, uint32_t waiting)
+void rtr_board_status(struct rtr_board *b, const struct rtr_status_view *v)
 {
+    static const struct rtr_recent none;
     struct kvs_json j;
     pthread_mutex_lock(&b->lock);
     kvs_buf_clear(&b->status);
@@ -177,14 +205,19 @@ void rtr_board_status(struct rtr_board *b, const struct rtr_worker_view *workers
     text_field(&j, "version", KVASIR_VERSION);
     kvs_json_key(&j, "ready");
     kvs_json_bool(&j, b->ready);
-    number_field(&j, "running", running);
-    number_field(&j, "waiting", waiting);
+    number_field(&j, "running", v->running);
+    number_field(&j, "waiting", v->waiting);
+    number_field(&j, "index_blocks", v->index_blocks);
+    number_field(&j, "index_bytes", v->index_bytes);
+    number_field(&j, "index_dropped", v->index_dropped);
     kvs_json_object_end(&j);
     kvs_json_key(&j, "workers");
     kvs_json_array(&j);
-    for (size_t i = 0; i < count; i++)
-        worker_json(&workers[i], &j);
+    for (size_t i = 0; i < v->count; i++)
+        worker_json(&v->workers[i], &j);
     kvs_json_array_end(&j);
+    kvs_json_key(&j, "placements");
+    rtr_recent_json(v->recent ? v->recent : &none, v->now_us, &j);
     kvs_json_object_end(&j);
     if (kvs_json_end(&j) != KVS_OK)
         kvs_buf_clear(&b->status);

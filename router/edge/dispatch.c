@@ -444,6 +444,10 @@ static void make_metrics(struct rtr_dispatch *d)
     d->m.workers = kvs_gauge(m, "kvasir_router_workers", "", "Workers connected to the router.");
     d->m.ttft = kvs_histogram(m, "kvasir_ttft_seconds", "", "Time from a request's arrival to its first token.", kvs_latency_bounds,
                               kvs_latency_bound_count);
+    d->m.ttft_predicted = kvs_histogram(m, "kvasir_ttft_predicted_seconds", "", "Time to first token that was predicted when a request was placed.",
+                                        kvs_latency_bounds, kvs_latency_bound_count);
+    d->m.ttft_off = kvs_histogram(m, "kvasir_ttft_prediction_error_seconds", "", "By how much that was off, from the request's arrival on.",
+                                  kvs_latency_bounds, kvs_latency_bound_count);
     d->m.itl = kvs_histogram(m, "kvasir_itl_seconds", "", "Time between two tokens of an answer.", kvs_latency_bounds, kvs_latency_bound_count);
 }
 

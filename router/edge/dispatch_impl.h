@@ -10,6 +10,7 @@
 #include "net/rpc.h"
 #include "router/edge/answer.h"
 #include "router/edge/dispatch.h"
+#include "router/edge/recent.h"
 #include "sys/metrics.h"
 
 #include <stdatomic.h>
@@ -60,7 +61,8 @@ struct rtr_job {
     bool head_sent, paused, placed, failed;
     struct rtr_fault fault;   /* with failed: what to tell instead of what the core says */
     char decode[MSG_ID_MAX];  /* worker of the current attempt */
-    char placement[256];
+    struct rtr_placed_row row; /* of the current attempt */
+    char placement[640];
     /* control clients: */
     bool blocked, ended;      /* no credit; the request is over and END waits for what is unsent */
     uint32_t next_chunk;      /* choice that is looked at first */
@@ -105,6 +107,7 @@ struct rtr_dispatch {
     uint64_t head_after_us, comment_every_us;
     uint64_t index_dropped_seen, cache_gaps_seen;
     uint64_t replaced_seen, resumed_seen, moved_seen; /* of the core's counts: what the metrics have already */
+    struct rtr_recent recent;
     struct kvs_buf scratch; /* one message being encoded, or one piece of answer */
     struct kvs_arena arena; /* one message being decoded */
     struct {
@@ -112,7 +115,7 @@ struct rtr_dispatch {
         struct kvs_counter *index_dropped, *cache_gaps;
         struct kvs_gauge *index_blocks, *index_bytes;
         struct kvs_gauge *running, *waiting, *workers, *members, *discovery_up; /* the last two with etcd only */
-        struct kvs_histogram *ttft, *itl;
+        struct kvs_histogram *ttft, *ttft_predicted, *ttft_off, *itl;
     } m;
 };
 
@@ -157,7 +160,7 @@ void rtr_members_down(struct rtr_dispatch *d, net_conn conn, const char *id, uin
 struct rtr_job *rtr_job_of(struct rtr_dispatch *d, uint64_t id);
 /* Takes the submission's reference of x. Feeds the core. conn, stream: of a control client (x NULL). */
 void rtr_job_begin(struct rtr_dispatch *d, struct rtr_submit *s, net_conn conn, uint32_t stream, uint64_t client_request);
-void rtr_job_started(struct rtr_dispatch *d, uint64_t id, const char *decode);
+void rtr_job_started(struct rtr_dispatch *d, const struct rtr_action *generate, const char *decode);
 void rtr_job_token(struct rtr_dispatch *d, uint64_t id, const struct msg_token *t);
 void rtr_job_finish(struct rtr_dispatch *d, uint64_t id, kvs_status status, const char *text, uint32_t retry_after_s);
 void rtr_job_remove(struct rtr_dispatch *d, struct rtr_job *j);

@@ -17,7 +17,7 @@ struct rtr_head {
     bool stream;         /* text/event-stream, body as it comes */
     bool final;          /* x-should-retry: false */
     uint32_t retry_after_s;
-    char placement[256]; /* x-kvasir-placement; "" for none */
+    char placement[640]; /* x-kvasir-placement; "" for none */
 };
 
 KVS_MUST_CHECK kvs_status rtr_exchange_create(struct MHD_Connection *conn, struct rtr_exchange **out); /* one reference */

@@ -134,11 +134,18 @@ void rtr_job_begin(struct rtr_dispatch *d, struct rtr_submit *s, net_conn conn, 
     rtr_submit_destroy(s);
 }
 
-void rtr_job_started(struct rtr_dispatch *d, uint64_t id, const char *decode)
+void rtr_job_started(struct rtr_dispatch *d, const struct rtr_action *generate, const char *decode)
 {
-    struct rtr_job *j = rtr_job_of(d, id);
-    if (j)
-        kvs_format(j->decode, sizeof(j->decode), "%s", decode);
+    struct rtr_job *j = rtr_job_of(d, generate->id);
+    if (!j)
+        return;
+    kvs_format(j->decode, sizeof(j->decode), "%s", decode);
+    KVS_ASSERT(generate->option_count <= RTR_OPTIONS_MAX);
+    j->row.id = j->id;
+    j->row.prompt_tokens = generate->generate.prompt_count;
+    j->row.option_count = generate->option_count;
+    if (generate->option_count)
+        memcpy(j->row.option, generate->options, generate->option_count * sizeof(*generate->options));
 }
 
 /* ---- the head ---- */
@@ -154,15 +161,34 @@ static void send_head(struct rtr_job *j, unsigned http)
     j->head_sent = true;
 }
 
-static void note_placement(struct rtr_dispatch *d, struct rtr_job *j, const struct msg_placed *p)
+/* Beside the prediction: what came of it. Predicted is from the placement on, measured from the request's arrival. */
+static void note_times(struct rtr_dispatch *d, struct rtr_job *j, const struct msg_placed *p, uint64_t now_us)
+{
+    struct rtr_placed_row *row = &j->row;
+    row->at_us = now_us;
+    row->mode = p->mode;
+    row->cached_tokens = p->cached_tokens;
+    row->measured_s = (double)(now_us - j->arrived_us) * 1e-6;
+    if (!row->option_count)
+        return;
+    double predicted = row->option[0].cost.ttft_s, off = predicted - row->measured_s;
+    kvs_histogram_observe(d->m.ttft_predicted, predicted);
+    kvs_histogram_observe(d->m.ttft_off, off < 0 ? -off : off);
+    rtr_recent_add(&d->recent, row);
+}
+
+static void note_placement(struct rtr_dispatch *d, struct rtr_job *j, const struct msg_placed *p, uint64_t now_us)
 {
     bool remote = p->mode == MSG_PLACE_REMOTE;
+    char times[320];
     if (j->placed)
         return;
     j->placed = true;
-    kvs_format(j->placement, sizeof(j->placement), "mode=%s prefill=%s decode=%s cached=%u bytes=%" PRIu64 " transport=%s", remote ? "remote" : "local",
+    note_times(d, j, p, now_us);
+    rtr_recent_text(&j->row, times, sizeof(times));
+    kvs_format(j->placement, sizeof(j->placement), "mode=%s prefill=%s decode=%s cached=%u bytes=%" PRIu64 " transport=%s%s", remote ? "remote" : "local",
                p->prefill_worker[0] ? p->prefill_worker : j->decode, j->decode, p->cached_tokens, p->bytes,
-               p->transport[0] ? p->transport : "none");
+               p->transport[0] ? p->transport : "none", times);
     kvs_counter_add(d->m.placed[remote], 1);
 }
 
@@ -220,7 +246,7 @@ void rtr_job_token(struct rtr_dispatch *d, uint64_t id, const struct msg_token *
         return;
     uint64_t now_us = kvs_now_us();
     if (t->has_placed)
-        note_placement(d, j, &t->placed);
+        note_placement(d, j, &t->placed, now_us);
     bool first = !j->first_us;
     if (t->id >= 0)
         observe(d, j, now_us);

@@ -385,7 +385,7 @@ void rtr_peer_generate(struct rtr_dispatch *d, const struct rtr_action *a)
         s = KVS_SELF_NOMEM;
     }
     if (s == KVS_OK) {
-        rtr_job_started(d, a->id, p->id);
+        rtr_job_started(d, a, p->id);
         if (a->attempt > 1)
             KVS_INFO("request goes on elsewhere", "req=%016" PRIx64 " choice=%u attempt=%u worker=%s emitted=%u", a->id, a->choice, a->attempt, p->id,
                      a->generate.first_index);
@@ -518,6 +518,15 @@ void rtr_peers_view(struct rtr_dispatch *d, uint64_t now_us)
         v[i].load = p->load;
         v[i].load_age_ms = p->load ? (now_us - p->load_at_us) / 1000 : 0;
     }
-    rtr_board_status(d->board, v, d->peer_count, st.running, st.waiting);
+    struct rtr_status_view view = {.workers = v,
+                                   .count = d->peer_count,
+                                   .running = st.running,
+                                   .waiting = st.waiting,
+                                   .index_blocks = st.index_blocks,
+                                   .index_bytes = st.index_bytes,
+                                   .index_dropped = st.index_dropped,
+                                   .recent = &d->recent,
+                                   .now_us = now_us};
+    rtr_board_status(d->board, &view);
     free(v);
 }

@@ -135,6 +135,18 @@ class Metrics:
                 if n == name and v > 0 and all(have.get(k) == w for k, w in labels.items())}
 
 
+PLACEMENT_KEYS = ("mode", "prefill", "decode", "cached", "bytes", "transport")
+
+
+def placement_parts(headers):
+    return dict(part.split("=", 1) for part in headers.get("x-kvasir-placement", "").split())
+
+
+def placed(headers):
+    """Where and how a prompt was read: the header's first keys, without what was predicted."""
+    return {k: v for k, v in placement_parts(headers).items() if k in PLACEMENT_KEYS}
+
+
 class Answer:
     """A non-streamed answer: status, headers (lower case), body."""
 
@@ -146,7 +158,11 @@ class Answer:
         return json.loads(self.body)
 
     def placement(self):
-        return dict(part.split("=", 1) for part in self.headers.get("x-kvasir-placement", "").split())
+        return placed(self.headers)
+
+    def predicted(self):
+        """The rest of the header: what was predicted, in milliseconds, and what came of it."""
+        return {k: v for k, v in placement_parts(self.headers).items() if k not in PLACEMENT_KEYS}
 
     def choice(self):
         assert self.status == 200, f"HTTP {self.status}: {self.body[:500]}"
@@ -195,7 +211,7 @@ class Stream:
             yield json.loads(data)
 
     def placement(self):
-        return dict(part.split("=", 1) for part in self.headers.get("x-kvasir-placement", "").split())
+        return placed(self.headers)
 
     def close(self, reset=False):
         if reset:

@@ -10,8 +10,8 @@
 #define TERM_MAX 1e18
 #define TINY 1e-12
 
-/* Pulls terms that the samples do not determine to zero; the first one most. */
-static const double ridge[WRK_FIT_TERMS] = {1e-3, 1e-6, 1e-5};
+/* Pulls terms that the samples do not determine to zero, the second one least: a wrong cost of pairs would make long prompts look endless. */
+static const double ridge[WRK_FIT_TERMS] = {1e-3, 1e-6, 1e-3};
 
 static bool usable(const double *x, double seconds)
 {

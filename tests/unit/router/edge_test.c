@@ -107,7 +107,8 @@ static void test_whole_and_stream_agree(void **state)
     rig_request(r->router, "POST", "/v1/completions", COMPLETION(), &p);
     assert_int_equal(p.status, 200);
     assert_non_null(strstr(p.head, "x-request-id: test-1\r\n"));
-    assert_non_null(strstr(p.head, "x-kvasir-placement: mode=local prefill=decode-0 decode=decode-0 cached=0 bytes=0 transport=none\r\n"));
+    assert_non_null(strstr(p.head, "x-kvasir-placement: mode=local prefill=decode-0 decode=decode-0 cached=0 bytes=0 transport=none predicted_ms="));
+    assert_non_null(strstr(p.head, " fetch=- first_ms="));
     json_t *o = body_json(&p), *c = json_array_get(json_object_get(o, "choices"), 0);
     assert_string_equal(json_string_value(json_object_get(c, "text")), TEXT);
     assert_string_equal(json_string_value(json_object_get(c, "finish_reason")), "stop");
@@ -223,6 +224,8 @@ static void test_pages(void **state)
     const char *page = kvs_buf_text(&p.body);
     assert_non_null(strstr(page, "kvasir_requests_total{outcome=\"ok\"} "));
     assert_non_null(strstr(page, "kvasir_ttft_seconds_count "));
+    assert_non_null(strstr(page, "kvasir_ttft_predicted_seconds_count "));
+    assert_non_null(strstr(page, "kvasir_ttft_prediction_error_seconds_count "));
     assert_non_null(strstr(page, "kvasir_steps_total{worker=\"decode-0\"} 7"));
     rig_reply_fini(&p);
     rig_request(r->router, "GET", "/kvasir/status", NULL, &p);
@@ -233,6 +236,13 @@ static void test_pages(void **state)
     assert_string_equal(json_string_value(json_object_get(w, "state")), "ready");
     assert_int_equal(json_integer_value(json_object_get(w, "pid")), 1234);
     assert_int_equal(json_integer_value(json_object_get(json_array_get(json_object_get(w, "pages"), 0), "free")), 9);
+    assert_non_null(json_object_get(json_object_get(w, "speed"), "prefill_token_s"));
+    const json_t *row = json_array_get(json_object_get(o, "placements"), 0), *best = json_array_get(json_object_get(row, "candidates"), 0);
+    assert_string_equal(json_string_value(json_object_get(row, "mode")), "local");
+    assert_true(json_real_value(json_object_get(row, "measured_s")) > 0);
+    assert_string_equal(json_string_value(json_object_get(best, "decode")), "decode-0");
+    assert_true(json_number_value(json_object_get(best, "ttft_s")) > 0);
+    assert_true(json_number_value(json_object_get(row, "predicted_s")) == json_number_value(json_object_get(best, "ttft_s")));
     json_decref(o);
     rig_reply_fini(&p);
 }
