@@ -6,8 +6,8 @@
  * A stale entry that happens to agree is as good as a fresh one, since priority and position are all that decides.
  * So a piece of n bytes takes O(n log n) time, 48 bytes a byte, and no recursion, whatever it holds.
  *
- * The priority of a pair is BPE's rank by (id, id), or SPM's score of the token that the two texts form, turned round
- * so that lower is better in both.
+ * The priority of a pair is BPE's rank, or SPM's score of the token that the two texts form, turned round so that lower is better in both;
+ * one table by (id, id) holds either.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "model/tokenizer_int.h"
 #include "base/utf8.h"
@@ -54,11 +54,9 @@ static uint64_t pair_slot(uint64_t key)
     return key ^ key >> 29;
 }
 
-static void find_bpe(const struct mdl_tokenizer *t, struct mdl_symbol *s, const struct mdl_symbol *next)
+static void find_ids(const struct mdl_tokenizer *t, struct mdl_symbol *s, const struct mdl_symbol *next)
 {
     s->prio = NONE;
-    if (s->id < 0 || next->id < 0)
-        return;
     uint64_t key = (uint64_t)(uint32_t)s->id << 32 | (uint32_t)next->id;
     for (uint64_t i = pair_slot(key) & t->pair_mask;; i = (i + 1) & t->pair_mask) {
         const struct mdl_pair *p = &t->pairs[i];
@@ -72,7 +70,8 @@ static void find_bpe(const struct mdl_tokenizer *t, struct mdl_symbol *s, const 
     }
 }
 
-static void find_spm(const struct mdl_tokenizer *t, struct mdl_symbol *s, const uint8_t *piece, uint32_t end)
+/* A character that is no token may still be part of one. */
+static void find_text(const struct mdl_tokenizer *t, struct mdl_symbol *s, const uint8_t *piece, uint32_t end)
 {
     s->prio = NONE;
     if (end - s->start > t->longest)
@@ -88,14 +87,14 @@ static void find_spm(const struct mdl_tokenizer *t, struct mdl_symbol *s, const 
 static void find_pair(struct mdl_merger *m, const uint8_t *piece, uint32_t n, uint32_t i)
 {
     struct mdl_symbol *s = &m->symbols[i];
-    if (s->next == NONE) {
-        s->prio = NONE;
-    } else if (m->t->spm) {
-        uint32_t after = m->symbols[s->next].next;
-        find_spm(m->t, s, piece, after == NONE ? n : m->symbols[after].start);
-    } else {
-        find_bpe(m->t, s, &m->symbols[s->next]);
-    }
+    s->prio = NONE;
+    if (s->next == NONE)
+        return;
+    const struct mdl_symbol *next = &m->symbols[s->next];
+    if (s->id >= 0 && next->id >= 0)
+        find_ids(m->t, s, next);
+    else if (m->t->spm)
+        find_text(m->t, s, piece, next->next == NONE ? n : m->symbols[next->next].start);
 }
 
 static uint32_t cut_symbols(struct mdl_merger *m, const uint8_t *piece, uint32_t n)
@@ -104,7 +103,9 @@ static uint32_t cut_symbols(struct mdl_merger *m, const uint8_t *piece, uint32_t
     for (uint32_t at = 0; at < n; count++) {
         uint32_t len = 1, cp;
         struct mdl_symbol *s = &m->symbols[count];
-        if (m->t->spm) {
+        if (m->t->spm && piece[at] < 0x80) {
+            s->id = m->t->ascii_id[piece[at]];
+        } else if (m->t->spm) {
             int k = kvs_utf8_decode(piece + at, n - at, &cp);
             len = k > 0 ? (uint32_t)k : 1;
             s->id = mdl_text_find(m->t, piece + at, len);

@@ -230,6 +230,11 @@ size_t mdl_match_deepseek3(const struct mdl_subject *x, size_t at, const struct 
 static bool in_ranges(const struct mdl_match_how *how, uint32_t c)
 {
     size_t lo = 0, hi = how->range_count;
+    if (c < 0x80) { /* nearly always; at most three ranges begin there */
+        while (c > how->ranges[lo][1])
+            lo++;
+        return c >= how->ranges[lo][0];
+    }
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
         if (how->ranges[mid][1] < c)

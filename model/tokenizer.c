@@ -79,13 +79,20 @@ static kvs_status add_text(struct mdl_tokenizer *t, const void *bytes, size_t n,
     return KVS_OK;
 }
 
-static uint32_t find_slot(const struct mdl_tokenizer *t, const uint8_t *bytes, size_t n)
+static uint32_t text_hash(const uint8_t *bytes, size_t n)
 {
-    for (uint32_t i = (uint32_t)XXH3_64bits(bytes, n) & t->slot_mask;; i = (i + 1) & t->slot_mask) {
-        int32_t id = t->slots[i];
-        if (id == MDL_NO_ID)
+    return (uint32_t)XXH3_64bits(bytes, n);
+}
+
+static uint32_t find_slot(const struct mdl_tokenizer *t, uint32_t hash, const uint8_t *bytes, size_t n)
+{
+    for (uint32_t i = hash & t->slot_mask;; i = (i + 1) & t->slot_mask) {
+        const struct mdl_slot *slot = &t->slots[i];
+        if (slot->id == MDL_NO_ID)
             return i;
-        struct mdl_str s = mdl_text(t, id);
+        if (slot->hash != hash)
+            continue;
+        struct mdl_str s = mdl_text(t, slot->id);
         if (s.len == n && memcmp(s.data, bytes, n) == 0)
             return i;
     }
@@ -93,7 +100,7 @@ static uint32_t find_slot(const struct mdl_tokenizer *t, const uint8_t *bytes, s
 
 int32_t mdl_text_find(const struct mdl_tokenizer *t, const uint8_t *bytes, size_t n)
 {
-    return n > t->longest ? MDL_NO_ID : t->slots[find_slot(t, bytes, n)];
+    return n > t->longest ? MDL_NO_ID : t->slots[find_slot(t, text_hash(bytes, n), bytes, n)].id;
 }
 
 static kvs_status grow_slots(struct mdl_tokenizer *t, struct kvs_error *err)
@@ -101,18 +108,20 @@ static kvs_status grow_slots(struct mdl_tokenizer *t, struct kvs_error *err)
     if (t->slots != NULL && t->slot_used < t->slot_mask / 2)
         return KVS_OK;
     uint32_t old_count = t->slots != NULL ? t->slot_mask + 1 : 0, count = old_count != 0 ? old_count * 2 : 1024;
-    int32_t *old = t->slots, *slots = malloc(count * sizeof *slots);
+    struct mdl_slot *old = t->slots, *slots = malloc(count * sizeof *slots);
     if (slots == NULL)
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for the vocabulary");
     for (uint32_t i = 0; i < count; i++)
-        slots[i] = MDL_NO_ID;
+        slots[i].id = MDL_NO_ID;
     t->slots = slots;
     t->slot_mask = count - 1;
     for (uint32_t i = 0; i < old_count; i++) {
-        if (old[i] == MDL_NO_ID)
+        if (old[i].id == MDL_NO_ID)
             continue;
-        struct mdl_str s = mdl_text(t, old[i]);
-        slots[find_slot(t, (const uint8_t *)s.data, s.len)] = old[i];
+        uint32_t at = old[i].hash & t->slot_mask;
+        while (slots[at].id != MDL_NO_ID)
+            at = (at + 1) & t->slot_mask;
+        slots[at] = old[i];
     }
     free(old);
     return KVS_OK;
@@ -125,9 +134,9 @@ static kvs_status enter_text(struct mdl_tokenizer *t, int32_t id, struct kvs_err
     kvs_status st = grow_slots(t, err);
     if (st != KVS_OK || s.len == 0)
         return st;
-    uint32_t i = find_slot(t, (const uint8_t *)s.data, s.len);
-    t->slot_used += t->slots[i] == MDL_NO_ID;
-    t->slots[i] = id;
+    uint32_t hash = text_hash((const uint8_t *)s.data, s.len), i = find_slot(t, hash, (const uint8_t *)s.data, s.len);
+    t->slot_used += t->slots[i].id == MDL_NO_ID;
+    t->slots[i] = (struct mdl_slot){hash, id};
     return KVS_OK;
 }
 
@@ -317,6 +326,56 @@ static void put_pair(struct mdl_tokenizer *t, int32_t left, int32_t right, uint3
     }
 }
 
+static kvs_status make_pairs(struct mdl_tokenizer *t, uint64_t n, struct kvs_error *err)
+{
+    uint64_t slots = 1024;
+    while (slots < 2 * n)
+        slots *= 2;
+    t->pair_mask = slots - 1;
+    t->pairs = malloc((size_t)slots * sizeof *t->pairs);
+    if (t->pairs == NULL)
+        return kvs_fail(err, KVS_SELF_NOMEM, "no memory for the vocabulary");
+    for (uint64_t i = 0; i < slots; i++)
+        t->pairs[i].key = MDL_PAIR_EMPTY;
+    return KVS_OK;
+}
+
+/* SPM merges by text: two neighbours whose texts together are a token. Here every cut of every token into two tokens becomes a pair, so
+ * that the encoder compares ids instead of bytes. Counts them when put is false. */
+static uint64_t cut_tokens(struct mdl_tokenizer *t, bool put)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < t->vocab; i++) {
+        struct mdl_str s = mdl_text(t, (int32_t)i);
+        const uint8_t *bytes = (const uint8_t *)s.data;
+        if (s.len < 2 || mdl_text_find(t, bytes, s.len) != (int32_t)i)
+            continue;
+        for (size_t k = 1; k < s.len; k++) {
+            if ((bytes[k] & 0xc0) == 0x80) /* never between the bytes of a character */
+                continue;
+            int32_t left = mdl_text_find(t, bytes, k),
+                    right = left < 0 ? MDL_NO_ID : mdl_text_find(t, bytes + k, s.len - k);
+            if (right < 0)
+                continue;
+            count++;
+            if (put)
+                put_pair(t, left, right, t->prio[i], (int32_t)i);
+        }
+    }
+    return count;
+}
+
+static kvs_status pair_tokens(struct mdl_tokenizer *t, struct kvs_error *err)
+{
+    kvs_status st = make_pairs(t, cut_tokens(t, false), err);
+    if (st != KVS_OK)
+        return st;
+    (void)cut_tokens(t, true);
+    for (uint8_t c = 0; c < 128; c++)
+        t->ascii_id[c] = mdl_text_find(t, &c, 1);
+    return KVS_OK;
+}
+
 static kvs_status read_merge(struct mdl_tokenizer *t, const struct mdl_gguf *g, uint32_t rank, uint8_t *scratch,
                              struct kvs_error *err)
 {
@@ -341,19 +400,13 @@ static kvs_status read_merge(struct mdl_tokenizer *t, const struct mdl_gguf *g, 
 
 static kvs_status read_merges(struct mdl_tokenizer *t, const struct mdl_gguf *g, struct kvs_error *err)
 {
-    uint64_t n, slots = 1024;
+    uint64_t n;
     if (!mdl_gguf_array(g, "tokenizer.ggml.merges", &n) || n > VOCAB_MAX)
         return kvs_fail(err, KVS_SELF_MODEL, "tokenizer.ggml.merges: absent, or more than %u", VOCAB_MAX);
-    while (slots < 2 * n)
-        slots *= 2;
-    t->pair_mask = slots - 1;
-    t->pairs = malloc((size_t)slots * sizeof *t->pairs);
+    kvs_status st = make_pairs(t, n, err);
     uint8_t *scratch = malloc(TEXT_MAX);
-    kvs_status st = KVS_OK;
-    if (t->pairs == NULL || scratch == NULL)
+    if (st == KVS_OK && scratch == NULL)
         st = kvs_fail(err, KVS_SELF_NOMEM, "no memory for the vocabulary");
-    for (uint64_t i = 0; st == KVS_OK && i < slots; i++)
-        t->pairs[i].key = MDL_PAIR_EMPTY;
     for (uint32_t i = 0; st == KVS_OK && i < n; i++)
         st = read_merge(t, g, i, scratch, err);
     free(scratch);
@@ -516,6 +569,8 @@ static kvs_status fill(struct mdl_tokenizer *t, const struct mdl_gguf *g, struct
         st = read_id(t, g, "tokenizer.ggml.unknown_token_id", t->spm ? 0 : MDL_NO_ID, &t->unk, err);
     if (st == KVS_OK)
         st = t->spm ? read_scores(t, g, err) : read_merges(t, g, err);
+    if (st == KVS_OK && t->spm)
+        st = pair_tokens(t, err);
     if (st == KVS_OK)
         st = mark_whole(t, err);
     if (st == KVS_OK)

@@ -55,9 +55,13 @@ struct mdl_tokenizer {
     uint32_t longest; /* bytes of the longest text */
     uint8_t *type;    /* of tokens */
     uint8_t *whole;   /* this token's text, as a piece, encodes to this token alone */
-    uint32_t *prio;   /* SPM: scores turned round into ranks */
+    uint32_t *prio;   /* SPM: scores turned round into ranks, while pairs are made and for texts that no pair makes */
     int32_t byte_id[256];
-    int32_t *slots; /* text to id, open addressing, MDL_NO_ID: free */
+    int32_t ascii_id[128]; /* SPM: the token of one such character */
+    struct mdl_slot {
+        uint32_t hash;
+        int32_t id; /* MDL_NO_ID: free */
+    } *slots;       /* text to id, open addressing */
     uint32_t slot_mask, slot_used;
     struct mdl_pair *pairs;
     uint64_t pair_mask;

@@ -1,19 +1,16 @@
 /* gguf_fuzz.c - any bytes as a model file: parse, card, tokenizer, template, and a text through the tokenizer.
- * With libFuzzer:  clang -g -fsanitize=fuzzer,address,undefined -DKVS_LIBFUZZER ... gguf_fuzz.c; without it, the program
- * replays the files it is given (a corpus, a crash), or damages a small generated model a number of times: -n COUNT [SEED].
+ * With libFuzzer:  clang -g -fsanitize=fuzzer,address,undefined -DKVS_LIBFUZZER ... gguf_fuzz.c; without it see replay.h: a small
+ * generated model is damaged.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "base/rng.h"
 #include "model/card.h"
 #include "model/template.h"
 #include "model/tokenizer.h"
-#include "tests/support/files.h"
+#include "tests/fuzz/replay.h"
 #include "tests/support/gguf_writer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
@@ -51,43 +48,27 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 }
 
 #ifndef KVS_LIBFUZZER
-static void damage_generated(long count, uint64_t seed)
+static uint8_t *generated;
+static size_t generated_size;
+
+static void damage(struct kvs_rng *rng)
 {
-    const struct tst_llama_options o = {
-        .layers = 1, .width = 32, .heads = 2, .kv_heads = 1, .ff = 32, .type = MDL_Q8_0};
-    struct kvs_rng rng = {seed};
-    size_t size;
-    uint8_t *bytes = tst_llama_make(&o, &size);
-    printf("seed %llu\n", (unsigned long long)seed);
-    for (long i = 0; i < count; i++) {
-        size_t n = kvs_rng_below(&rng, 4) == 0 ? (size_t)kvs_rng_below(&rng, size) : size;
-        uint8_t *copy = malloc(n + 1);
-        memcpy(copy, bytes, n);
-        for (uint64_t k = kvs_rng_below(&rng, 6); n > 0 && k > 0; k--)
-            copy[kvs_rng_below(&rng, n < 9000 ? n : 9000)] = (uint8_t)kvs_rng_next(&rng);
-        uint8_t *exact = realloc(copy, n > 0 ? n : 1);
-        (void)LLVMFuzzerTestOneInput(exact, n);
-        free(exact);
-    }
-    free(bytes);
+    size_t size = generated_size, n = kvs_rng_below(rng, 4) == 0 ? (size_t)kvs_rng_below(rng, size) : size;
+    uint8_t *copy = malloc(n + 1);
+    memcpy(copy, generated, n);
+    for (uint64_t k = kvs_rng_below(rng, 6); n > 0 && k > 0; k--)
+        copy[kvs_rng_below(rng, n < 9000 ? n : 9000)] = (uint8_t)kvs_rng_next(rng);
+    tst_fuzz_exact(copy, n);
+    free(copy);
 }
 
 int main(int argc, char **argv)
 {
-    if (argc >= 3 && strcmp(argv[1], "-n") == 0) {
-        damage_generated(strtol(argv[2], NULL, 10), argc > 3 ? strtoull(argv[3], NULL, 10) : 1);
-        return 0;
-    }
-    for (int i = 1; i < argc; i++) {
-        size_t size = 0;
-        uint8_t *bytes = tst_file_read(argv[i], 0, &size);
-        if (bytes == NULL) {
-            fprintf(stderr, "cannot read %s\n", argv[i]);
-            return 1;
-        }
-        (void)LLVMFuzzerTestOneInput(bytes, size);
-        free(bytes);
-    }
-    return 0;
+    const struct tst_llama_options o = {
+        .layers = 1, .width = 32, .heads = 2, .kv_heads = 1, .ff = 32, .type = MDL_Q8_0};
+    generated = tst_llama_make(&o, &generated_size);
+    int rc = tst_fuzz_main(argc, argv, damage);
+    free(generated);
+    return rc;
 }
 #endif

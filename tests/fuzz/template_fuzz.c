@@ -1,19 +1,16 @@
 /* template_fuzz.c - any bytes as a chat template, run over a chat with tools; up to a zero byte the template, after it JSON
  * that takes the chat's place when it is an object. Every rendering has to end, well-formed or refused.
- * With libFuzzer:  clang -g -fsanitize=fuzzer,address,undefined -DKVS_LIBFUZZER ... template_fuzz.c; without it, the program
- * replays the files it is given (a corpus, a crash), or damages a few templates a number of times: -n COUNT [SEED].
+ * With libFuzzer:  clang -g -fsanitize=fuzzer,address,undefined -DKVS_LIBFUZZER ... template_fuzz.c; without it see replay.h: a few
+ * templates are damaged.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "base/rng.h"
 #include "model/template.h"
-#include "tests/support/files.h"
+#include "tests/fuzz/replay.h"
 #include "tests/support/gguf_writer.h"
 
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const char chat_json[] =
     "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"na\\u00efve "
@@ -81,44 +78,25 @@ static const char *const seeds[] = {
     "none}]|sort|unique|list }}",
 };
 
-static void damage(long count, uint64_t seed)
+static void damage(struct kvs_rng *rng)
 {
     static const char letters[] = "{}%#-+|.()[]'\"\\ \n,:=~*/<>!abi0123_";
-    struct kvs_rng rng = {seed};
-    printf("seed %llu\n", (unsigned long long)seed);
-    for (long i = 0; i < count; i++) {
-        const char *a = seeds[kvs_rng_below(&rng, sizeof seeds / sizeof seeds[0])];
-        const char *b = seeds[kvs_rng_below(&rng, sizeof seeds / sizeof seeds[0])];
-        size_t na = strlen(a), nb = strlen(b), from = kvs_rng_below(&rng, nb), len = kvs_rng_below(&rng, nb - from);
-        size_t at = kvs_rng_below(&rng, na + 1);
-        uint8_t *text = malloc(na + len + 1);
-        memcpy(text, a, at);
-        memcpy(text + at, b + from, len);
-        memcpy(text + at + len, a + at, na - at);
-        for (uint64_t k = kvs_rng_below(&rng, 4); k > 0; k--)
-            text[kvs_rng_below(&rng, na + len)] = (uint8_t)letters[kvs_rng_below(&rng, sizeof letters - 1)];
-        uint8_t *exact = realloc(text, na + len);
-        (void)LLVMFuzzerTestOneInput(exact, na + len);
-        free(exact);
-    }
+    const char *a = seeds[kvs_rng_below(rng, sizeof seeds / sizeof seeds[0])];
+    const char *b = seeds[kvs_rng_below(rng, sizeof seeds / sizeof seeds[0])];
+    size_t na = strlen(a), nb = strlen(b), from = kvs_rng_below(rng, nb), len = kvs_rng_below(rng, nb - from);
+    size_t at = kvs_rng_below(rng, na + 1);
+    uint8_t *text = malloc(na + len + 1);
+    memcpy(text, a, at);
+    memcpy(text + at, b + from, len);
+    memcpy(text + at + len, a + at, na - at);
+    for (uint64_t k = kvs_rng_below(rng, 4); k > 0; k--)
+        text[kvs_rng_below(rng, na + len)] = (uint8_t)letters[kvs_rng_below(rng, sizeof letters - 1)];
+    tst_fuzz_exact(text, na + len);
+    free(text);
 }
 
 int main(int argc, char **argv)
 {
-    if (argc >= 3 && strcmp(argv[1], "-n") == 0) {
-        damage(strtol(argv[2], NULL, 10), argc > 3 ? strtoull(argv[3], NULL, 10) : 1);
-        return 0;
-    }
-    for (int i = 1; i < argc; i++) {
-        size_t size = 0;
-        uint8_t *bytes = tst_file_read(argv[i], 0, &size);
-        if (bytes == NULL) {
-            fprintf(stderr, "cannot read %s\n", argv[i]);
-            return 1;
-        }
-        (void)LLVMFuzzerTestOneInput(bytes, size);
-        free(bytes);
-    }
-    return 0;
+    return tst_fuzz_main(argc, argv, damage);
 }
 #endif
