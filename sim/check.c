@@ -93,6 +93,14 @@ static const char *router_rest(struct sim *s, uint32_t node)
         return "the router has requests";
     if (st.outstanding_tokens != 0 || st.sequences != 0)
         return "the router's account of its workers is not zero";
+    uint64_t cached = 0; /* by all workers; a block is told once for each of them */
+    bool hole = false;
+    for (uint32_t i = s->router_count; i < s->node_count; i++) {
+        cached += s->node[i].worker != NULL ? sim_serve_known(s->node[i].worker) : 0;
+        hole = hole || (s->node[i].worker != NULL && sim_serve_hole(s->node[i].worker));
+    }
+    if (!hole && (st.index_dropped == 0 ? st.index_blocks != cached : st.index_blocks > cached))
+        return "the router's index is not what its workers have cached";
     for (uint32_t i = 0; i < s->conn_count; i++)
         for (uint32_t k = 0; k < s->conn[i]->call_count; k++)
             if (s->conn[i]->call[k].method == MSG_GENERATE || s->conn[i]->call[k].method == MSG_PREFILL || s->conn[i]->call[k].method == MSG_ABORT)

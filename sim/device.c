@@ -217,6 +217,8 @@ static void step_done(struct sim *s, struct sim_event *e)
     struct sim_worker *w = s->node[e->node].worker;
     kvs_status st = (kvs_status)e->a;
     uint64_t id = w->step->id;
+    if (st == KVS_OK)
+        wrk_speed_add(&w->speed, w->step, (double)(s->now_us - w->step_begun_us) * 1e-6);
     sim_note(s, w->node, "step %u done: %s", id, st);
     w->step = NULL;
     if (!wrk_sched_step_done(w->sched, id, st, w->result))
@@ -264,6 +266,7 @@ void sim_device_submit(struct sim_worker *w, const struct wrk_step *step)
     KVS_ASSERT(w->step == NULL);
     w->step = step;
     w->layers_done = 0;
+    w->step_begun_us = w->s->now_us;
     w->stop_step = false;
     for (uint32_t i = 0; i < step->entry_count; i++)
         w->read[i] = sim_read_begin();

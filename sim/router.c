@@ -11,11 +11,15 @@
 
 #define ACTIONS 4
 #define LINKS_MAX 256u
+#define AGAIN_US 1000000u
+#define TICK_US 250000u
 #define ARENA ((size_t)4 << 20)
 
 struct link { /* a worker's connection, as router/edge/workers.c keeps it */
     uint64_t conn, epoch;
-    uint32_t node, tokens_stream;
+    uint32_t node, tokens_stream, cache_stream;
+    uint64_t cache_at_us;
+    bool cache_refused;
     bool ready;    /* the core knows it */
     bool vanished; /* etcd says that it is gone, but the stream lives */
     struct msg_card card;
@@ -36,6 +40,8 @@ struct rtr *sim_router_core(struct sim *s, uint32_t node)
     return s->node[node].router->core;
 }
 
+static void on_tick(struct sim *s, struct sim_event *e);
+
 void sim_router_create(struct sim *s, uint32_t node)
 {
     struct rtr_config c;
@@ -50,8 +56,10 @@ void sim_router_create(struct sim *s, uint32_t node)
     c.worker_sequences_max = s->set.worker_sequences;
     c.local_threshold = s->set.local_threshold;
     c.deadline_us = s->set.deadline_us;
+    c.index_bytes = s->set.index_bytes;
     kvs_status st = rtr_create(&c, &r->core, &err);
     KVS_ASSERT(st == KVS_OK);
+    sim_post(s, s->now_us + TICK_US, &(struct sim_event){.run = on_tick, .node = node, .life = r->life});
 }
 
 void sim_router_destroy(struct sim *s, uint32_t node)
@@ -65,6 +73,8 @@ void sim_router_destroy(struct sim *s, uint32_t node)
     sim_count(s, SIM_N_resumed, st.resumed);
     sim_count(s, SIM_N_moved, st.moved);
     sim_count(s, SIM_N_late_entries, st.late);
+    sim_count(s, SIM_N_index_blocks, st.index_blocks);
+    sim_count(s, SIM_N_index_dropped, st.index_dropped);
     rtr_destroy(r->core);
     for (uint32_t i = 0; i < r->link_count; i++)
         free(r->link[i]);
@@ -151,6 +161,45 @@ static void act_pause(struct sim_router *r, const struct rtr_action *a)
     kvs_buf_fini(&body);
 }
 
+/* --- cache events, as router/edge/caches.c --- */
+
+static void cache_open(struct sim_router *r, struct link *l)
+{
+    if (!l->ready || l->cache_stream != 0 || l->cache_refused || r->s->now_us < l->cache_at_us)
+        return;
+    l->cache_at_us = r->s->now_us + AGAIN_US;
+    l->cache_stream = sim_rpc_call(r->s, r->node, l->conn, MSG_CACHE, 0, NULL, &(struct sim_call){0});
+}
+
+static void cache_close(struct sim_router *r, struct link *l)
+{
+    if (l->cache_stream != 0)
+        sim_rpc_cancel(r->s, r->node, l->conn, l->cache_stream);
+    l->cache_stream = 0;
+    l->cache_at_us = 0;
+}
+
+static void cache_again(struct sim_router *r, uint64_t conn)
+{
+    struct link *l = link_of(r, conn);
+    if (l == NULL || l->cache_stream == 0)
+        return;
+    sim_count(r->s, SIM_N_cache_gaps, 1);
+    sim_note(r->s, r->node, "cache events of %n are missing: a snapshot is asked for", l->node);
+    cache_close(r, l);
+    cache_open(r, l);
+}
+
+static void on_tick(struct sim *s, struct sim_event *e)
+{
+    struct sim_router *r = s->node[e->node].router;
+    for (uint32_t i = 0; i < r->link_count; i++)
+        cache_open(r, r->link[i]);
+    sim_post(s, s->now_us + TICK_US, &(struct sim_event){.run = on_tick, .node = r->node, .life = r->life});
+}
+
+/* --- what the core wants --- */
+
 static void act(struct sim_router *r, const struct rtr_action *a)
 {
     struct sim *s = r->s;
@@ -159,7 +208,7 @@ static void act(struct sim_router *r, const struct rtr_action *a)
     case RTR_ACT_ABORT: act_abort(r, a); break;
     case RTR_ACT_CANCEL: act_cancel(r, a); break;
     case RTR_ACT_PAUSE: act_pause(r, a); break;
-    case RTR_ACT_SNAPSHOT: sim_fail(s, "a hole in cache events that nobody sends"); break;
+    case RTR_ACT_SNAPSHOT: cache_again(r, a->worker); break;
     case RTR_ACT_TOKEN: sim_client_token(s, a->id, a->choice, a->token); break;
     case RTR_ACT_FINISH: sim_client_over(s, a->id, a->status, a->text, false); break;
     case RTR_ACT_REJECT: sim_client_over(s, a->id, a->status, a->text, true); break;
@@ -199,6 +248,7 @@ static void leave_core(struct sim_router *r, struct link *l)
 {
     if (l->ready) {
         l->ready = false;
+        cache_close(r, l);
         sim_count(r->s, SIM_N_links_lost, 1);
         sim_router_feed(r->s, r->node, &(struct rtr_event){.type = RTR_EV_WORKER_DOWN, .worker = l->conn});
     }
@@ -212,6 +262,7 @@ static void become_ready(struct sim_router *r, struct link *l)
     (void)sim_rpc_call(s, r->node, l->conn, MSG_LOAD, 0, NULL, &(struct sim_call){0});
     l->ready = true;
     sim_router_feed(s, r->node, &(struct rtr_event){.type = RTR_EV_WORKER_UP, .worker = l->conn, .model = 1, .card = &l->card});
+    cache_open(r, l);
 }
 
 static void take_card(struct sim_router *r, struct link *l, const struct msg_card *card)
@@ -336,10 +387,26 @@ static void item_load(struct sim *s, uint32_t node, uint64_t conn, const uint8_t
     free(m);
 }
 
+static void item_cache(struct sim *s, uint32_t node, uint64_t conn, const uint8_t *body, size_t n)
+{
+    struct kvs_arena arena;
+    struct kvs_error err = {0};
+    struct msg_cache_events ev;
+    kvs_arena_init(&arena, ARENA);
+    if (msg_cache_events_decode(body, n, &arena, &ev, &err) != KVS_OK)
+        sim_fail(s, "Cache's item does not decode: %s", err.text);
+    else
+        sim_router_feed(s, node, &(struct rtr_event){.type = RTR_EV_CACHE, .worker = conn, .cache = &ev});
+    kvs_arena_fini(&arena);
+}
+
 static void on_item(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n)
 {
-    if (link_of(s->node[node].router, conn) == NULL || !link_of(s->node[node].router, conn)->ready)
+    const struct link *l = link_of(s->node[node].router, conn);
+    if (l == NULL || !l->ready)
         return;
+    if (call->method == MSG_CACHE && call->stream == l->cache_stream)
+        item_cache(s, node, conn, body, n);
     if (call->method == MSG_TOKENS)
         item_tokens(s, node, conn, body, n);
     else if (call->method == MSG_LOAD)
@@ -348,6 +415,11 @@ static void on_item(struct sim *s, uint32_t node, uint64_t conn, const struct si
 
 static void on_end(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const struct msg_end *end)
 {
+    struct link *l = link_of(s->node[node].router, conn);
+    if (call->method == MSG_CACHE && l != NULL && l->cache_stream == call->stream) {
+        l->cache_stream = 0;
+        l->cache_refused = end->status == KVS_REQ_UNSUPPORTED;
+    }
     if (call->method != MSG_GENERATE)
         return;
     struct rtr_event ev = {.type = RTR_EV_END, .worker = conn, .id = call->id, .attempt = call->attempt, .choice = call->choice,

@@ -27,7 +27,8 @@ static const struct row rows[] = {
     ROW(deadline_us, 30000000), ROW(step_us, 1000),    ROW(token_us, 20),          ROW(latency_us, 200),  ROW(kv_us, 300),
     FAULT(kv_drop),           FAULT(kv_corrupt),       FAULT(kv_broken),           FAULT(kv_send_error),  FAULT(kv_double),
     FAULT(kv_late),           FAULT(kv_forge),         FAULT(doubled),             FAULT(numeric), FAULT(flush),        FAULT(preempt),
-    FAULT(grant_refused),     ROW(restart_us, 300000), ROW(drained_back_us, 0),
+    FAULT(grant_refused),     FAULT(cache_skip),
+    ROW(index_bytes, 1048576),     ROW(restart_us, 300000), ROW(drained_back_us, 0),
     ROW(etcd, 0),             ROW(lease_us, 10000000),
 };
 #define ROWS (sizeof rows / sizeof rows[0])

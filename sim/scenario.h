@@ -34,11 +34,11 @@ struct sim_settings {
     uint32_t prefixes, prefix_tokens, tenants; /* prompts share so many beginnings of so many tokens */
     uint32_t calls, prefill_calls, send_window, queue_wait_us, both_wait_us;
     /* the router */
-    uint32_t requests_max, queue_max, worker_sequences, local_threshold, deadline_us;
+    uint32_t requests_max, queue_max, worker_sequences, local_threshold, deadline_us, index_bytes;
     /* speed */
     uint32_t step_us, token_us, latency_us, kv_us;
     /* faults, permille unless they say otherwise */
-    uint32_t kv_drop, kv_corrupt, kv_broken, kv_send_error, kv_double, kv_late, kv_forge, doubled, numeric, preempt, grant_refused;
+    uint32_t kv_drop, kv_corrupt, kv_broken, kv_send_error, kv_double, kv_late, kv_forge, doubled, numeric, preempt, grant_refused, cache_skip;
     uint32_t restart_us; /* a killed worker comes back after about so long; 0: never */
     uint32_t drained_back_us; /* the same for one that has drained and ended */
     uint32_t etcd, lease_us;  /* discovery: by etcd, and its leases; 0: embedded */

@@ -17,7 +17,6 @@
 #define ARENA ((size_t)4 << 20)
 
 static void on_report_timer(struct sim *s, struct sim_event *e);
-static void report(struct sim_worker *w);
 
 static struct sim_worker *worker_of(struct sim *s, uint32_t node)
 {
@@ -44,9 +43,16 @@ void sim_worker_create(struct sim *s, uint32_t node)
     w->node = node;
     w->timer_us = w->fenced_since_us = SIM_FOREVER;
     sim_device_create(w);
+    kvs_format(n->card.numerics, sizeof n->card.numerics, "sim");
+    kvs_format(n->card.kv_types, sizeof n->card.kv_types, "k=f32,v=f32");
+    kvs_format(n->card.rope, sizeof n->card.rope, "none");
+    (void)kvc_layout_text(&w->layout, n->card.layout, sizeof n->card.layout);
+    n->card.group_count = w->layout.group_count;
+    for (uint32_t g = 0; g < w->layout.group_count; g++)
+        n->card.group[g] = (struct msg_group_info){.page_bytes = w->layout.group[g].page_bytes, .pages = c->pages};
     struct wrk_sched_config sc = {.layout = &w->layout, .seqs_max = c->sequences, .batch_seqs = c->batch, .context = c->context,
                                   .chunk_tokens = c->chunk_tokens, .reserve_tokens = c->reserve_tokens, .tree_nodes = c->tree_nodes, .tree_ttl_us = c->tree_ttl_us,
-                                  .model = {.numerics = "sim", .kv_types = "k=f32,v=f32", .rope = "none"}};
+                                  .model = {.numerics = n->card.numerics, .kv_types = n->card.kv_types, .rope = n->card.rope}};
     for (uint32_t g = 0; g < w->layout.group_count; g++)
         sc.pages[g] = c->pages;
     kvs_status st = wrk_sched_create(&sc, &w->sched, &err);
@@ -168,6 +174,7 @@ void sim_worker_turn(struct sim_worker *w)
     for (int i = 0; i < TICKS_MAX && next_deadline(w) <= w->s->now_us; i++)
         tick(w);
     start_step(w);
+    sim_serve_pump(w);
     if (w->step != NULL)
         w->stop_step = wrk_sched_stop_wanted(w->sched);
     uint64_t at = next_deadline(w);
@@ -190,7 +197,7 @@ void sim_worker_drain(struct sim_worker *w)
         sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_DRAIN});
     w->s->node[w->node].card.draining = true;
     sim_members_update(w->s, w->node);
-    report(w);
+    sim_serve_report(w);
     sim_worker_turn(w);
 }
 
@@ -310,44 +317,8 @@ static void on_down(struct sim *s, uint32_t node, uint64_t conn, uint32_t peer_n
         peer_lost(w, conn);
     if (w->dcw != NULL)
         sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_ROUTER_DOWN, .conn = conn});
-    for (uint32_t i = 0; i < SIM_LOADS; i++)
-        if (w->load[i].conn == conn)
-            w->load[i].conn = 0;
+    sim_serve_down(w, conn);
     sim_worker_turn(w);
-}
-
-static void fill_load(struct sim_worker *w, struct msg_load *m)
-{
-    struct wrk_sched_stats st = wrk_sched_stats(w->sched);
-    m->sequence = w->load_sequence++;
-    m->running = st.active;
-    m->waiting = st.waiting;
-    m->outstanding_tokens = st.outstanding_tokens;
-    m->draining = w->draining;
-    m->metrics = "";
-    for (uint32_t i = 0; i < SIM_SLOTS; i++) {
-        if (w->slot[i].state != SIM_SLOT_UP)
-            continue;
-        struct msg_peer_link *p = &m->peers[m->peer_count++];
-        kvs_format(p->id, sizeof p->id, "%s", w->s->node[w->slot[i].node].id);
-        kvs_format(p->transport, sizeof p->transport, "loopback");
-    }
-}
-
-static void report(struct sim_worker *w)
-{
-    struct msg_load *m = calloc(1, sizeof *m);
-    struct kvs_buf body;
-    KVS_ASSERT(m != NULL);
-    kvs_buf_init(&body, MSG_PAYLOAD_MAX);
-    fill_load(w, m);
-    kvs_status coded = msg_load_encode(m, &body);
-    KVS_ASSERT(coded == KVS_OK);
-    for (uint32_t i = 0; i < SIM_LOADS; i++)
-        if (w->load[i].conn != 0)
-            sim_rpc_item(w->s, w->node, w->load[i].conn, w->load[i].stream, &body);
-    kvs_buf_fini(&body);
-    free(m);
 }
 
 /* As worker/edge/worker.c: two quiet reports in a row, then it ends; what takes too long is handed back. */
@@ -369,23 +340,10 @@ static void watch_drain(struct sim_worker *w)
 static void on_report_timer(struct sim *s, struct sim_event *e)
 {
     struct sim_worker *w = worker_of(s, e->node);
-    report(w);
+    sim_serve_report(w);
     sim_worker_post(w, s->now_us + LOAD_US, on_report_timer, 0, 0, 0, NULL);
     if (w->draining)
         watch_drain(w);
-}
-
-static void call_load(struct sim_worker *w, uint64_t conn, uint32_t stream)
-{
-    for (uint32_t i = 0; i < SIM_LOADS; i++) {
-        if (w->load[i].conn != 0 && w->load[i].conn != conn)
-            continue;
-        w->load[i].conn = conn;
-        w->load[i].stream = stream;
-        report(w);
-        return;
-    }
-    sim_fail(w->s, "%s: streams of lost routers do not come back", w->s->node[w->node].id);
 }
 
 static void call_generate(struct sim_worker *w, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n)
@@ -461,8 +419,9 @@ static void on_call(struct sim *s, uint32_t node, uint64_t conn, const struct si
     static const struct msg_end unknown = {.status = KVS_REQ_UNSUPPORTED, .text = "not offered here"};
     switch (call->method) {
     case MSG_LOAD:
-        call_load(w, conn, call->stream);
+        sim_serve_load(w, conn, call->stream);
         break;
+    case MSG_CACHE: sim_serve_cache(w, conn, call->stream); break;
     case MSG_TOKENS:
         if (w->dcw != NULL)
             sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_TOKENS_OPEN, .conn = conn, .stream = call->stream});
@@ -492,6 +451,7 @@ static void on_call(struct sim *s, uint32_t node, uint64_t conn, const struct si
 static void on_cancel(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream)
 {
     struct sim_worker *w = worker_of(s, node);
+    sim_serve_cancel(w, conn, stream);
     if (w->pfw != NULL)
         sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_CANCEL, .conn = conn, .stream = stream});
     if (w->dcw != NULL)

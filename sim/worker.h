@@ -8,6 +8,8 @@
 #include "decode-worker/core/decode.h"
 #include "prefill-worker/core/prefill.h"
 #include "sim/net.h"
+#include "worker/core/events.h"
+#include "worker/core/fit.h"
 
 #define SIM_SLOTS 96u
 #define SIM_LOADS 8u /* routers that hear of our load */
@@ -98,6 +100,14 @@ struct sim_worker {
         uint32_t stream;
     } load[SIM_LOADS];
     uint64_t load_sequence;
+    struct {
+        uint64_t conn; /* 0: none */
+        uint32_t stream;
+        struct wrk_reader reader;
+        bool hole; /* the last item was thrown away: only the next one will tell */
+    } cache[SIM_LOADS]; /* routers that follow our cache */
+    struct wrk_speed speed;
+    uint64_t step_begun_us;
     bool draining;
     uint64_t drain_until_us;
     uint32_t quiet_reports; /* in a row, while draining */
@@ -119,6 +129,16 @@ void sim_worker_drain(struct sim_worker *w);
 void sim_worker_post(struct sim_worker *w, uint64_t at_us, sim_run_fn run, uint64_t id, uint64_t a, uint64_t b, void *ptr);
 uint32_t sim_worker_slot(const struct sim_worker *w, uint64_t conn); /* an UP slot, or SIM_SLOTS */
 void sim_worker_port_error(struct sim_worker *w);                      /* KVT_EV_ERROR on some peer */
+
+/* serve.c: what routers are told, as worker/edge/serve.c and cache.c */
+void sim_serve_load(struct sim_worker *w, uint64_t conn, uint32_t stream);
+void sim_serve_cache(struct sim_worker *w, uint64_t conn, uint32_t stream);
+void sim_serve_cancel(struct sim_worker *w, uint64_t conn, uint32_t stream);
+void sim_serve_down(struct sim_worker *w, uint64_t conn);
+void sim_serve_report(struct sim_worker *w);
+void sim_serve_pump(struct sim_worker *w);
+bool sim_serve_hole(const struct sim_worker *w); /* a router cannot know better yet */
+uint32_t sim_serve_known(const struct sim_worker *w); /* cached blocks that routers are to know of */
 
 /* sink.c, source.c: feed an event to the machine and perform what follows. */
 void sim_sink_feed(struct sim_worker *w, const struct dcw_event *ev);
