@@ -26,6 +26,7 @@ int cli_score(int argc, char **argv);
 int cli_chat(int argc, char **argv);
 int cli_status(int argc, char **argv);
 int cli_drain(int argc, char **argv);
+int cli_role(int argc, char **argv);
 int cli_quantize(int argc, char **argv);
 int cli_model(int argc, char **argv);
 int cli_doctor(int argc, char **argv);

@@ -89,10 +89,15 @@ kvs_status cli_http(struct cli_http *h, struct kvs_error *err)
     if (h->body) {
         headers = curl_slist_append(headers, "content-type: application/json");
         headers = curl_slist_append(headers, "expect:");
-        (void)curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers);
         (void)curl_easy_setopt(c, CURLOPT_POSTFIELDSIZE, (long)strlen(h->body));
         (void)curl_easy_setopt(c, CURLOPT_POSTFIELDS, h->body);
     }
+    if (h->bearer && h->bearer[0]) {
+        char line[256];
+        (void)kvs_format(line, sizeof line, "authorization: Bearer %s", h->bearer);
+        headers = curl_slist_append(headers, line);
+    }
+    (void)curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers);
     CURLcode code = curl_easy_perform(c);
     (void)curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &h->status);
     curl_slist_free_all(headers);

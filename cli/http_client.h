@@ -8,6 +8,7 @@
 struct cli_http {
     const char *url;     /* whole */
     const char *body;    /* JSON of a POST; NULL: GET */
+    const char *bearer;  /* the cluster's key; NULL or "": none is sent */
     uint32_t timeout_ms; /* for the whole exchange */
     uint32_t connect_ms; /* 0: 2 s */
     struct kvs_buf

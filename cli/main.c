@@ -10,6 +10,7 @@ static const struct cli_command commands[] = {
     {"chat", "talk to a running cluster in the terminal", cli_chat},
     {"status", "workers, pages, queues and links of a running cluster", cli_status},
     {"drain", "let a worker finish or hand over what it has, and end", cli_drain},
+    {"role", "make a running worker a prefill worker, a decode worker or both", cli_role},
     {"generate", "the engine alone: continue a prompt in this process", cli_generate},
     {"score", "the engine alone: how likely a given text is", cli_score},
     {"quantize", "make a smaller model file from one in F32, F16 or BF16", cli_quantize},

@@ -46,6 +46,8 @@ const struct kvs_config_row cli_up_rows[] = {
      "embedded: the router keeps the registry; or etcd://HOST:PORT[,HOST:PORT]", AT(discovery)},
     {"up.etcd", "etcd", KVS_CFG_BOOL, "false", 0, 0, NULL, "start an etcd of this cluster's own and use it", AT(etcd)},
     {"up.cluster", "cluster", KVS_CFG_STRING, "default", 0, 64, NULL, "name of the cluster", AT(cluster)},
+    {"up.auth_file", "auth-file", KVS_CFG_STRING, "", 0, CLI_PATH_MAX, NULL,
+     "file with the cluster's shared key (or KVASIR_AUTH)", AT(auth_file)},
     {"up.no_restart", "no-restart", KVS_CFG_BOOL, "false", 0, 0, NULL, "leave a daemon that died where it is",
      AT(no_restart)},
     {"up.log_level", "log-level", KVS_CFG_STRING, "info", 0, 16, NULL, "error, warn, info, debug or trace",
@@ -146,6 +148,8 @@ static void plan_router(const struct cli_up_config *c, const struct cli_up_paths
     flag(d, "--local-threshold", number);
     (void)snprintf(number, sizeof number, "%.6f", (double)c->deadline_us / 1e6);
     flag(d, "--deadline", number);
+    if (c->auth_file[0])
+        flag(d, "--auth-file", c->auth_file);
     flag(d, "--log-level", c->log_level);
 }
 
@@ -178,6 +182,8 @@ static void plan_worker(const struct cli_up_config *c, const struct cli_up_paths
         flag(d, "--kv-memory", c->kv_memory);
     if (!c->prefix_cache)
         arg(d, "--no-prefix-cache");
+    if (c->auth_file[0])
+        flag(d, "--auth-file", c->auth_file);
     flag(d, "--log-level", c->log_level);
 }
 

@@ -11,7 +11,7 @@
 
 struct cli_up_config {
     char model[CLI_PATH_MAX], model_name[128], listen[128], run_dir[CLI_PATH_MAX], kv_memory[32], log_level[16],
-        control[256], discovery[256], cluster[64];
+        control[256], discovery[256], cluster[64], auth_file[CLI_PATH_MAX];
     uint32_t prefill, decode, threads, transport, kv_type, chunk_tokens, block_tokens, group_layers, context, placement,
         local_threshold;
     uint64_t deadline_us;

@@ -1,6 +1,8 @@
 /* advertise.c - see advertise.h.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/advertise.h"
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <string.h>
 
 static bool plain_host(const char *host)
@@ -43,4 +45,29 @@ kvs_status net_advertise(const char *host, char *url, size_t cap, struct kvs_err
     }
     memcpy(url, out, n + 1);
     return KVS_OK;
+}
+
+bool net_url_is_private(const char *url)
+{
+    char host[256];
+    struct in_addr a;
+    struct in6_addr a6;
+    if (strncmp(url, "tcp://", 6) != 0) {
+        return strncmp(url, "ipc://", 6) == 0;
+    }
+    const char *from = url + 6, *end = strrchr(from, ':');
+    size_t n = end != NULL ? (size_t)(end - from) : 0;
+    if (n >= 2 && from[0] == '[' && from[n - 1] == ']') {
+        from++;
+        n -= 2;
+    }
+    if (n >= sizeof host) {
+        return false;
+    }
+    memcpy(host, from, n);
+    host[n] = '\0';
+    if (inet_pton(AF_INET, host, &a) == 1) {
+        return ntohl(a.s_addr) >> 24 == 127;
+    }
+    return strcmp(host, "localhost") == 0 || (inet_pton(AF_INET6, host, &a6) == 1 && IN6_IS_ADDR_LOOPBACK(&a6));
 }

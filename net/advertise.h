@@ -9,5 +9,7 @@
  * "" nothing changes, but a URL that names every interface ("0.0.0.0", "[::]") is KVS_SELF_CONFIG: nobody can dial
  * that. cap: bytes that url has room for. */
 KVS_MUST_CHECK kvs_status net_advertise(const char *host, char *url, size_t cap, struct kvs_error *err);
+/* Of a control URL that can be listened on: ipc://, or tcp:// to loopback. Whoever reaches that is on this machine. */
+bool net_url_is_private(const char *url);
 
 #endif

@@ -7,6 +7,8 @@
  * everybody's clock starts anew.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/rpc_impl.h"
+
+#include "net/advertise.h"
 #include "sys/clock.h"
 #include <stdlib.h>
 #include <string.h>
@@ -101,6 +103,12 @@ kvs_status net_rpc_listen(struct net_rpc *r, const char *url, char *url_out, siz
 {
     if (!url_is_known(url)) {
         return kvs_fail(err, KVS_SELF_CONFIG, "\"%s\" is no control address: write tcp://HOST:PORT or ipc://PATH", url);
+    }
+    if (r->self.auth[0] == '\0' && !net_url_is_private(url)) {
+        return kvs_fail(err, KVS_SELF_CONFIG,
+                        "%s can be reached from other machines, where anybody could be a member: give all daemons a "
+                        "shared key with --auth-file FILE (or KVASIR_AUTH)",
+                        url);
     }
     if (r->listener_count == RPC_LISTENERS_MAX) {
         return kvs_fail(err, KVS_BUSY_FULL, "at most %d control addresses", RPC_LISTENERS_MAX);

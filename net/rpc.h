@@ -8,6 +8,8 @@
  * A call that the peer started ends for us with our END (Prefill, Fetch: with its ACK or NACK), with on_cancel, or
  * with on_down: what we still send for it after that is dropped in silence. No handler runs inside a call of this
  * header: losses are told from the loop.
+ * With a key in self.auth nobody comes up who did not give the same one; without one only ipc:// and loopback are
+ * listened on.
  * The dialer's HELLO comes first; the listener answers with its own, or with GOAWAY: a dialer that is refused gets
  * on_dial_failed.
  * net_rpc_destroy may not be called from a handler.
@@ -57,7 +59,7 @@ KVS_MUST_CHECK kvs_status net_rpc_create(struct kvs_loop *loop, const struct msg
 void net_rpc_destroy(struct net_rpc *r);
 
 /* "tcp://127.0.0.1:0" or "ipc:///run/x.sock"; url_out gets the bound URL (port resolved). A port in use is
- * KVS_SELF_CONFIG with the remedy. */
+ * KVS_SELF_CONFIG with the remedy; so is an address beyond this machine without a key. */
 KVS_MUST_CHECK kvs_status net_rpc_listen(struct net_rpc *r, const char *url, char *url_out, size_t url_cap,
                                          struct kvs_error *err);
 /* Dials and keeps dialing with paced, jittered retries (50 ms doubling to 2 s) until net_rpc_undial; a live connection

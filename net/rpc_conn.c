@@ -8,6 +8,7 @@
 #include "base/checked.h"
 #include "sys/clock.h"
 #include "sys/failpoint.h"
+#include "sys/secret.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -150,6 +151,10 @@ void conn_reap(struct conn *c)
 
 static kvs_status hello_judge(struct net_rpc *r, const struct msg_hello *hello, struct kvs_error *err)
 {
+    if (r->self.auth[0] != '\0' && !kvs_secret_equal(r->self.auth, hello->auth)) { /* first: a stranger learns nothing else */
+        return kvs_fail(err, KVS_PEER_REFUSED,
+                        "this cluster has a shared key, and it was not given: start every daemon with the same --auth-file");
+    }
     if (hello->protocol_min > r->self.protocol_max || hello->protocol_max < r->self.protocol_min) {
         return kvs_fail(err, KVS_PEER_MISMATCH, "%s speaks protocol %u to %u, %s %u to %u: bring both to one release",
                         hello->id, hello->protocol_min, hello->protocol_max, r->self.id, r->self.protocol_min,

@@ -8,6 +8,7 @@
 #include "sys/clock.h"
 #include "sys/config.h"
 #include "sys/log.h"
+#include "sys/secret.h"
 
 #include <inttypes.h>
 #include <signal.h>
@@ -22,7 +23,7 @@
 
 struct router_config {
     char name[MSG_ID_MAX], cluster[MSG_ID_MAX], listen[128], control[MSG_URL_MAX], discovery[MSG_URL_MAX], advertise[128];
-    char etcd_user[256], etcd_password[256];
+    char etcd_user[256], etcd_password[256], auth_file[512];
     uint32_t placement, local_threshold, max_queue, max_requests, worker_sequences, http_threads, connections, deaths, log_level;
     uint64_t index_memory, deadline_us, drain_us, step_max_us, prefill_queue_us;
     bool resume;
@@ -39,6 +40,7 @@ static const struct kvs_config_row rows[] = {
     {"cluster.discovery", "discovery", KVS_CFG_STRING, "embedded", 0, MSG_URL_MAX, NULL,
      "embedded: this router keeps the registry; or etcd://HOST:PORT[,HOST:PORT]", AT(discovery)},
     {"router.advertise", "advertise", KVS_CFG_STRING, NULL, 0, 128, NULL, "host or address at which others reach this router", AT(advertise)},
+    {"cluster.auth_file", "auth-file", KVS_CFG_STRING, NULL, 0, 512, NULL, "file with the cluster's shared key (or KVASIR_AUTH)", AT(auth_file)},
     {"etcd.user", NULL, KVS_CFG_STRING, NULL, 0, 256, NULL, "user of an etcd with authentication", AT(etcd_user)},
     {"etcd.password", NULL, KVS_CFG_STRING, NULL, 0, 256, NULL, "and that one's password", AT(etcd_password)},
     {"router.placement", "placement", KVS_CFG_ENUM, "auto", 0, 0, "auto|local|remote", "where prompts are read", AT(placement)},
@@ -141,9 +143,12 @@ static kvs_status fill_in(struct router_config *c, struct kvs_error *err)
 static kvs_status start(struct router *r, const struct router_config *c, struct kvs_error *err)
 {
     static const int signals[] = {SIGTERM, SIGINT};
-    char control_url[MSG_URL_MAX], http_url[MSG_URL_MAX];
+    char control_url[MSG_URL_MAX], http_url[MSG_URL_MAX], auth[KVS_SECRET_MAX];
     struct rtr_dispatch_config d = {.name = c->name, .control_url = c->control, .discovery = c->discovery, .cluster = c->cluster,
-                                    .advertise = c->advertise, .etcd_user = c->etcd_user, .etcd_password = c->etcd_password};
+                                    .advertise = c->advertise, .etcd_user = c->etcd_user, .etcd_password = c->etcd_password, .auth = auth};
+    kvs_status s = kvs_secret_load(c->auth_file, auth, err);
+    if (s != KVS_OK)
+        return s;
     rtr_config_default(&d.core);
     d.core.requests_max = c->max_requests;
     d.core.queue_max = c->max_queue;
@@ -163,10 +168,11 @@ static kvs_status start(struct router *r, const struct router_config *c, struct 
     r->drain_us = c->drain_us;
     d.loop = r->loop;
     d.board = r->board;
-    kvs_status s = rtr_dispatch_create(&d, &r->dispatch, control_url, sizeof(control_url), err);
+    s = rtr_dispatch_create(&d, &r->dispatch, control_url, sizeof(control_url), err);
     struct rtr_http_config h = {.listen = c->listen,
                                 .dispatch = r->dispatch,
                                 .board = r->board,
+                                .auth = auth,
                                 .threads = c->http_threads,
                                 .connections_max = c->connections};
     if (s == KVS_OK)

@@ -468,6 +468,7 @@ static kvs_status make_rpc(struct rtr_dispatch *d, const struct rtr_dispatch_con
                                  .on_pause = on_pause,
                                  .on_writable = on_writable};
     kvs_format(self.id, sizeof(self.id), "%s", c->name);
+    kvs_format(self.auth, sizeof(self.auth), "%s", c->auth ? c->auth : "");
     self.epoch = kvs_random_u64();
     self.uid = (uint32_t)getuid();
     self.pid = (uint32_t)getpid();

@@ -11,6 +11,7 @@
 #include "router/edge/prompt.h"
 #include "sys/clock.h"
 #include "sys/log.h"
+#include "sys/secret.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -34,6 +35,7 @@ struct rtr_http {
     struct rtr_dispatch *dispatch;
     struct rtr_board *board;
     struct kvs_counter *invalid;
+    char auth[KVS_SECRET_MAX];
 };
 
 /* ---- fixed pages ---- */
@@ -307,25 +309,57 @@ static enum MHD_Result post_role(struct MHD_Connection *c, struct http_req *q, c
     return http_reply_fault(c, q, &f, NULL, false);
 }
 
+static bool is_loopback(struct MHD_Connection *c)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    const struct sockaddr *a = info ? info->client_addr : NULL;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+    if (a && a->sa_family == AF_INET) {
+        memcpy(&v4, a, sizeof(v4));
+        return ntohl(v4.sin_addr.s_addr) >> 24 == 127;
+    }
+    if (!a || a->sa_family != AF_INET6)
+        return false;
+    memcpy(&v6, a, sizeof(v6));
+    const uint8_t *b = v6.sin6_addr.s6_addr;
+    return IN6_IS_ADDR_LOOPBACK(&v6.sin6_addr) || (IN6_IS_ADDR_V4MAPPED(&v6.sin6_addr) && b[12] == 127);
+}
+
+/* Orders to workers come from who has the cluster's key; where there is none, from this machine, and from no web page on it. */
+static kvs_status may_order(struct MHD_Connection *c, const struct http_req *q, struct rtr_fault *f)
+{
+    static const char bearer[] = "Bearer ";
+    const char *given = MHD_lookup_connection_value(c, MHD_HEADER_KIND, "authorization");
+    if (q->http->auth[0]) {
+        bool good = given && strncmp(given, bearer, sizeof(bearer) - 1) == 0 && kvs_secret_equal(given + sizeof(bearer) - 1, q->http->auth);
+        return good ? KVS_OK : rtr_fail(f, KVS_REQ_DENIED, NULL, "this needs the cluster's key: say --auth-file FILE, or Authorization: Bearer KEY");
+    }
+    if (!is_loopback(c) || MHD_lookup_connection_value(c, MHD_HEADER_KIND, "origin"))
+        return rtr_fail(f, KVS_REQ_DENIED, NULL, "a router without a key (--auth-file) takes orders from its own machine only, and not from web pages");
+    return KVS_OK;
+}
+
 /* ---- routes ---- */
 
 struct route {
     const char *method, *path; /* a path that ends in '/' takes one more part, which is the argument */
     enum MHD_Result (*run)(struct MHD_Connection *c, struct http_req *q, const char *arg);
+    bool order; /* changes what the cluster does: may_order */
 };
 static const struct route routes[] = {
-    {"POST", "/v1/chat/completions", post_chat},
-    {"POST", "/v1/completions", post_completion},
-    {"GET", "/v1/models", get_models},
-    {"GET", "/v1/models/", get_model},
-    {"GET", "/health", get_ready},
-    {"GET", "/health/ready", get_ready},
-    {"GET", "/health/live", get_live},
-    {"GET", "/metrics", get_metrics},
-    {"GET", "/version", get_version},
-    {"GET", "/kvasir/status", get_status},
-    {"POST", "/kvasir/drain/", post_drain},
-    {"POST", "/kvasir/role/", post_role},
+    {"POST", "/v1/chat/completions", post_chat, false},
+    {"POST", "/v1/completions", post_completion, false},
+    {"GET", "/v1/models", get_models, false},
+    {"GET", "/v1/models/", get_model, false},
+    {"GET", "/health", get_ready, false},
+    {"GET", "/health/ready", get_ready, false},
+    {"GET", "/health/live", get_live, false},
+    {"GET", "/metrics", get_metrics, false},
+    {"GET", "/version", get_version, false},
+    {"GET", "/kvasir/status", get_status, false},
+    {"POST", "/kvasir/drain/", post_drain, true},
+    {"POST", "/kvasir/role/", post_role, true},
 };
 
 static bool matches(const struct route *r, const char *url, const char **arg)
@@ -344,8 +378,10 @@ static enum MHD_Result route(struct MHD_Connection *c, struct http_req *q, const
     for (size_t i = 0; i < sizeof(routes) / sizeof(*routes); i++) {
         if (!matches(&routes[i], url, &arg))
             continue;
-        if (strcmp(get ? "GET" : method, routes[i].method) == 0)
-            return routes[i].run(c, q, arg);
+        if (strcmp(get ? "GET" : method, routes[i].method) == 0) {
+            bool may = !routes[i].order || may_order(c, q, &f) == KVS_OK;
+            return may ? routes[i].run(c, q, arg) : http_reply_fault(c, q, &f, NULL, false);
+        }
         allow = routes[i].method;
     }
     if (allow)
@@ -495,6 +531,7 @@ kvs_status rtr_http_start(const struct rtr_http_config *cfg, struct rtr_http **o
     struct rtr_http *h = calloc(1, sizeof(*h));
     if (!h)
         return kvs_fail(err, KVS_SELF_NOMEM, "out of memory");
+    kvs_format(h->auth, sizeof(h->auth), "%s", cfg->auth ? cfg->auth : "");
     h->dispatch = cfg->dispatch;
     h->board = cfg->board;
     h->invalid = kvs_counter(rtr_board_metrics(cfg->board), "kvasir_requests_total", "outcome=\"invalid\"", RTR_REQUESTS_HELP);

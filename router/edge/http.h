@@ -12,6 +12,7 @@ struct rtr_http_config {
     const char *listen; /* "127.0.0.1:8080", port 0: the kernel's choice */
     struct rtr_dispatch *dispatch;
     struct rtr_board *board;
+    const char *auth;         /* key that orders to workers need as their bearer; NULL or "": they are taken from loopback only */
     uint32_t threads;         /* 1 or 2 */
     uint32_t connections_max;
 };

@@ -8,6 +8,7 @@ from kvasir_cluster import *
 
 SHAPE = ["--context", "512", "--kv-type", "f32", "--block-tokens", "16", "--group-layers", "1", "--chunk-tokens", "7"]
 TTL = 10  # seconds; the lease of every member
+KEY = {"KVASIR_AUTH": "a-key-that-both-hosts-know"}
 
 
 def etcd_program():
@@ -399,7 +400,10 @@ def test_what_cannot_start_says_why():
     assert r.returncode != 0 and "etcd://HOST:PORT" in r.stderr, r.stderr
     r = run(["kvasir-router", "--listen", "127.0.0.1:0", "--discovery", "tcp://127.0.0.1:1"])
     assert r.returncode != 0 and "etcd://HOST:PORT" in r.stderr, r.stderr
-    r = run(["kvasir-router", "--listen", "127.0.0.1:0", "--control", "tcp://0.0.0.0:0", "--discovery", "etcd://127.0.0.1:1"])
+    open_to_all = ["kvasir-router", "--listen", "127.0.0.1:0", "--control", "tcp://0.0.0.0:0", "--discovery", "etcd://127.0.0.1:1"]
+    r = run(open_to_all)
+    assert r.returncode != 0 and "--auth-file FILE" in r.stderr, r.stderr
+    r = run(open_to_all, env=KEY)
     assert r.returncode != 0 and "--advertise HOST" in r.stderr, r.stderr
     r = run(["kvasir", "up", "--model", need(STORIES, "stories260K"), "--listen", "127.0.0.1:0", "--etcd", "--discovery", "etcd://127.0.0.1:1"])
     assert r.returncode != 0 and "--etcd" in r.stderr, r.stderr
@@ -436,11 +440,11 @@ def test_two_hosts():
     with ByHand() as h, two_hosts() as (here, there):
         etcd = h.add(Etcd(h.dir, "10.213.77.1", here))
         open_to_all = ["--listen", "0.0.0.0:0"]
-        wire = {"UCX_NET_DEVICES": "kvs0"}  # pages stay on loopback unless told otherwise
+        wire = {"UCX_NET_DEVICES": "kvs0", **KEY}  # pages stay on loopback unless told otherwise
         for role, prefix, address in (("prefill", here, "10.213.77.1"), ("decode", there, "10.213.77.2")):
             h.worker(role, f"{role}-0", etcd.url, "--advertise", address, "--transport", "tcp", *open_to_all, prefix=prefix, env=wire, control="tcp://0.0.0.0:0")
         router = h.add(Process(h.dir, "router-1", [os.path.join(BIN, "kvasir-router"), "--listen", "10.213.77.1:8080", "--control",
-                                                   "tcp://10.213.77.1:0", "--discovery", etcd.url], here))
+                                                   "tcp://10.213.77.1:0", "--discovery", etcd.url], here, KEY))
 
         def ask(path, body=None):
             data = ["-d", json.dumps(body), "-H", "Content-Type: application/json"] if body else []

@@ -20,6 +20,7 @@ const struct kvs_config_row wrk_config_rows[] = {
     {"worker.listen", "listen", KVS_CFG_STRING, "127.0.0.1:0", 0, TEXT(listen), NULL, "HTTP for /metrics and /health", ROW(listen)},
     {"cluster.discovery", "discovery", KVS_CFG_STRING, NULL, 0, TEXT(discovery), NULL, "control URL of the router, or etcd://HOST:PORT[,HOST:PORT]", ROW(discovery)},
     {"worker.advertise", "advertise", KVS_CFG_STRING, NULL, 0, TEXT(advertise), NULL, "host or address at which others reach this worker", ROW(advertise)},
+    {"cluster.auth_file", "auth-file", KVS_CFG_STRING, NULL, 0, TEXT(auth_file), NULL, "file with the cluster's shared key (or KVASIR_AUTH)", ROW(auth_file)},
     {"etcd.user", NULL, KVS_CFG_STRING, NULL, 0, TEXT(etcd_user), NULL, "user of an etcd with authentication", ROW(etcd_user)},
     {"etcd.password", NULL, KVS_CFG_STRING, NULL, 0, TEXT(etcd_password), NULL, "and that one's password", ROW(etcd_password)},
     {"log.level", "log-level", KVS_CFG_STRING, "info", 0, TEXT(log_level), NULL, "error, warn, info, debug or trace", ROW(log_level)},

@@ -15,6 +15,7 @@ struct wrk_config {
     char listen[128];            /* HTTP: metrics, health */
     char discovery[MSG_URL_MAX]; /* the router's control URL, or etcd://HOST:PORT[,HOST:PORT] */
     char advertise[128];         /* host that others dial; "": as in control and listen */
+    char auth_file[512];         /* the shared key; "": that of the environment, or none */
     char etcd_user[256], etcd_password[256];
     char log_level[16];
     uint32_t threads;

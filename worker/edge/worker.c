@@ -14,6 +14,7 @@
 #include "sys/clock.h"
 #include "sys/failpoint.h"
 #include "sys/log.h"
+#include "sys/secret.h"
 #include "sys/thread.h"
 #include "worker/edge/worker_impl.h"
 #include <signal.h>
@@ -564,6 +565,9 @@ static kvs_status start(struct wrk_worker *w, msg_role role, struct kvs_error *e
     w->loaded.member.epoch = kvs_random_u64();
     w->loaded.member.pid = 0;
     fill_hello(w, role);
+    st = kvs_secret_load(w->config.auth_file, w->hello.auth, err);
+    if (st != KVS_OK)
+        return st;
     w->loaded.member.pid = w->hello.pid;
     st = create_metrics(w);
     if (st != KVS_OK)
