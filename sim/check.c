@@ -72,11 +72,13 @@ static const char *worker_rest(const struct sim_worker *w)
     struct wrk_sched_stats st = wrk_sched_stats(w->sched);
     if (st.waiting + st.active + st.fenced != 0 || st.outstanding_tokens != 0)
         return "the scheduler has sequences";
-    if (w->dcw != NULL && dcw_stats(w->dcw).calls != 0)
+    if (dcw_stats(w->dcw).calls != 0)
         return "the decode machine has calls";
-    if (w->dcw != NULL && dcw_stats(w->dcw).transfers != 0)
+    if (dcw_stats(w->dcw).transfers != 0)
         return "the decode machine has transfers";
-    if (w->pfw != NULL && pfw_stats(w->pfw).queued + pfw_stats(w->pfw).running != 0)
+    if (dcw_stats(w->dcw).kept != 0)
+        return "KV is kept for somebody";
+    if (pfw_stats(w->pfw).queued + pfw_stats(w->pfw).running != 0)
         return "the prefill machine has calls";
     if (w->grant_count != 0 || w->send_count != 0 || w->recv_count != 0)
         return "the transport has grants, sends or receives";

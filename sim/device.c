@@ -227,10 +227,8 @@ static void step_done(struct sim *s, struct sim_event *e)
     if (times == 2)
         sim_fault(s, SIM_N_doubled_events);
     while (times-- > 0) {
-        if (w->pfw != NULL)
-            sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_STEP_DONE});
-        if (w->dcw != NULL)
-            sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_STEP_DONE});
+        sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_STEP_DONE});
+        sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_STEP_DONE});
     }
     sim_worker_turn(w);
 }
@@ -247,7 +245,7 @@ static void layer(struct sim *s, struct sim_event *e)
     w->layers_done++;
     if (w->layers_done == w->layout.group[group].last_layer + 1)
         compute_group(w, group);
-    if (w->pfw != NULL && sim_chance(s, 700)) { /* the loop may see several layers at once */
+    if (sim_chance(s, 700)) { /* the loop may see several layers at once */
         sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_LAYER, .layer = {.step = w->step->id, .layers = w->layers_done}});
         sim_worker_turn(w);
     }

@@ -275,7 +275,11 @@ static void on_process(struct sim *s, const struct sim_command *c)
     case SIM_DRAIN:
         sim_fault(s, SIM_N_drains);
         sim_note(s, SIM_NOBODY, "%n is told to drain", node);
-        sim_worker_drain(w);
+        sim_orders_drain(w);
+        break;
+    case SIM_ROLE:
+        sim_fault(s, SIM_N_roles);
+        sim_orders_role(w, c->role);
         break;
     default: break;
     }

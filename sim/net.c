@@ -551,7 +551,7 @@ static void connect(struct sim *s, uint32_t dialer, uint32_t listener)
 }
 
 /* Who dials whom, as the daemons do: workers their router (embedded) or routers their workers (etcd), and of two workers the one that comes
- * first by name, as far as their roles have to do with each other. SIM_NOBODY: nobody. */
+ * first by name (roles may change). SIM_NOBODY: nobody. */
 static uint32_t dialer_of(struct sim *s, uint32_t a, uint32_t b)
 {
     const struct msg_card *x = &s->node[a].card, *y = &s->node[b].card;
@@ -561,8 +561,6 @@ static uint32_t dialer_of(struct sim *s, uint32_t a, uint32_t b)
             return SIM_NOBODY;
         return s->set.etcd ? router : other;
     }
-    if (x->role == MSG_ROLE_PREFILL && y->role == MSG_ROLE_PREFILL)
-        return SIM_NOBODY;
     return strcmp(x->id, y->id) < 0 ? a : b;
 }
 

@@ -487,10 +487,8 @@ static void loop_closed(struct sim *s, struct sim_event *e)
     sim_note(s, w->node, "peer %u closed", slot);
     uint32_t times = sim_chance(s, s->set.doubled) ? 2 : 1;
     while (times-- > 0) {
-        if (w->pfw != NULL)
-            sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_PEER_CLOSED, .peer = slot});
-        if (w->dcw != NULL)
-            sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_PEER_CLOSED, .peer = slot});
+        sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_PEER_CLOSED, .peer = slot});
+        sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_PEER_CLOSED, .peer = slot});
     }
     sim_worker_turn(w);
 }

@@ -265,14 +265,23 @@ static void become_ready(struct sim_router *r, struct link *l)
     cache_open(r, l);
 }
 
+/* What it is or may do is another. One that decodes from now on needs a Tokens call before it is given anything. */
+static void card_changed(struct sim_router *r, struct link *l)
+{
+    if (l->card.role != MSG_ROLE_PREFILL && l->tokens_stream == 0)
+        l->tokens_stream = sim_rpc_call(r->s, r->node, l->conn, MSG_TOKENS, 0, NULL, &(struct sim_call){0});
+    sim_router_feed(r->s, r->node, &(struct rtr_event){.type = RTR_EV_WORKER_CARD, .worker = l->conn, .card = &l->card});
+}
+
 static void take_card(struct sim_router *r, struct link *l, const struct msg_card *card)
 {
     if (l->epoch != card->epoch || strcmp(r->s->node[l->node].id, card->id) != 0)
         return;
     bool draining = l->card.draining;
+    msg_role role = l->card.role;
     l->card = *card;
-    if (l->ready && draining != card->draining)
-        sim_router_feed(r->s, r->node, &(struct rtr_event){.type = RTR_EV_WORKER_CARD, .worker = l->conn, .card = &l->card});
+    if (l->ready && (draining != card->draining || role != card->role))
+        card_changed(r, l);
     if (!l->ready)
         become_ready(r, l);
 }
@@ -372,7 +381,16 @@ static void item_tokens(struct sim *s, uint32_t node, uint64_t conn, const uint8
     kvs_arena_fini(&arena);
 }
 
-static void item_load(struct sim *s, uint32_t node, uint64_t conn, const uint8_t *body, size_t n)
+static void take_load(struct sim_router *r, struct link *l, const struct msg_load *m)
+{
+    if (m->role != l->card.role) { /* discovery may say so later, or be away */
+        l->card.role = m->role;
+        card_changed(r, l);
+    }
+    sim_router_feed(r->s, r->node, &(struct rtr_event){.type = RTR_EV_LOAD, .worker = l->conn, .load = m});
+}
+
+static void item_load(struct sim *s, uint32_t node, struct link *l, const uint8_t *body, size_t n)
 {
     struct kvs_arena arena;
     struct kvs_error err = {0};
@@ -382,7 +400,7 @@ static void item_load(struct sim *s, uint32_t node, uint64_t conn, const uint8_t
     if (msg_load_decode(body, n, &arena, m, &err) != KVS_OK)
         sim_fail(s, "Load does not decode: %s", err.text);
     else
-        sim_router_feed(s, node, &(struct rtr_event){.type = RTR_EV_LOAD, .worker = conn, .load = m});
+        take_load(s->node[node].router, l, m);
     kvs_arena_fini(&arena);
     free(m);
 }
@@ -402,7 +420,7 @@ static void item_cache(struct sim *s, uint32_t node, uint64_t conn, const uint8_
 
 static void on_item(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n)
 {
-    const struct link *l = link_of(s->node[node].router, conn);
+    struct link *l = link_of(s->node[node].router, conn);
     if (l == NULL || !l->ready)
         return;
     if (call->method == MSG_CACHE && call->stream == l->cache_stream)
@@ -410,7 +428,7 @@ static void on_item(struct sim *s, uint32_t node, uint64_t conn, const struct si
     if (call->method == MSG_TOKENS)
         item_tokens(s, node, conn, body, n);
     else if (call->method == MSG_LOAD)
-        item_load(s, node, conn, body, n);
+        item_load(s, node, l, body, n);
 }
 
 static void on_end(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const struct msg_end *end)

@@ -197,12 +197,25 @@ static bool take_action(struct line *l, struct sim_command *c, const struct acti
     return bad(l, "no such action");
 }
 
+static bool take_role(struct line *l, struct sim_command *c)
+{
+    static const char *const name[3] = {"prefill", "decode", "both"};
+    static const msg_role role[3] = {MSG_ROLE_PREFILL, MSG_ROLE_DECODE, MSG_ROLE_BOTH};
+    for (int i = 0; i < 3; i++)
+        if (take(l, name[i])) {
+            c->role = role[i];
+            return true;
+        }
+    return bad(l, "prefill, decode or both is due");
+}
+
 static bool parse_action(struct line *l, struct sim_command *c)
 {
     static const struct action_row action[] = {
         {"request", SIM_REQUEST, 0, false}, {"kill", SIM_KILL, 1, false},           {"hang", SIM_HANG, 1, true},
         {"break", SIM_BREAK, 2, false},     {"partition", SIM_PARTITION, 2, true}, {"oneway", SIM_ONE_WAY, 2, true},
         {"kverror", SIM_KVERROR, 1, false}, {"preempt", SIM_PREEMPT, 1, false},    {"drain", SIM_DRAIN, 1, false},
+        {"role", SIM_ROLE, 1, false},
         {"set", SIM_SET, 0, false},         {"heal", SIM_HEAL, 0, false}};
     static const struct action_row etcd[] = {
         {"kill", SIM_ETCD_KILL, 0, true},       {"wipe", SIM_ETCD_WIPE, 0, true},  {"hang", SIM_ETCD_HANG, 0, true},
@@ -214,6 +227,8 @@ static bool parse_action(struct line *l, struct sim_command *c)
         return false;
     if (c->action == SIM_SET)
         return take_setting(l, &c->setting, &c->value);
+    if (c->action == SIM_ROLE)
+        return take_role(l, c);
     return c->action != SIM_REQUEST || parse_request(l, c);
 }
 

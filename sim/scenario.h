@@ -8,7 +8,8 @@
  *   ACTION: request [prompt A..B] [answer A..B] [choices A..B] [deadline A..B] [remote|local|auto] [leave N] [slow N] [stop N] [exact N]
  *                   [prefix N] [fetch N]
  *           kill WHO | hang WHO for A..B | break WHO WHO | partition WHO WHO for A..B | oneway WHO WHO for A..B (the first hears nothing)
- *           kverror WHO | preempt WHO | drain WHO | set KEY VALUE | heal
+ *           kverror WHO | preempt WHO | drain WHO | role WHO prefill|decode|both
+ *           set KEY VALUE | heal
  *           etcd kill for A..B | etcd wipe for A..B (killed, and back without its data) | etcd hang for A..B | etcd lag for A..B (watches)
  *           etcd leaderless for A..B | etcd compact | etcd cut WHO for A..B (they do not reach each other) | etcd expire WHO (its lease ends)
  *   WHO: a node's name (router, router-1, prefill-0, decode-1, ...), `any` (worker), `prefill`, `decode` or `router` (one of these, drawn)
@@ -57,6 +58,7 @@ typedef enum sim_action {
     SIM_KVERROR,
     SIM_PREEMPT,
     SIM_DRAIN,
+    SIM_ROLE,
     SIM_ONE_WAY,
     SIM_ETCD_KILL,
     SIM_ETCD_WIPE,
@@ -80,6 +82,7 @@ struct sim_command {
     /* SIM_REQUEST */
     struct sim_range prompt, answer, choices, deadline;
     msg_placement placement;
+    msg_role role; /* SIM_ROLE */
     uint32_t leave, slow, stop, exact, prefix, fetch; /* permille of requests; exact: the prompt fills whole blocks; prefix: begins with a shared one */
 };
 

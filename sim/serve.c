@@ -43,8 +43,7 @@ static void fill_load(struct sim_worker *w, struct msg_load *m)
         struct msg_peer_link *p = &m->peers[m->peer_count++];
         kvs_format(p->id, sizeof p->id, "%s", w->s->node[w->slot[i].node].id);
         kvs_format(p->transport, sizeof p->transport, "loopback");
-        if (w->dcw != NULL)
-            (void)dcw_link(w->dcw, p);
+        (void)dcw_link(w->dcw, p);
     }
     wrk_speed_tell(&w->speed, &m->speed);
     m->prefill_left = st.prefill_left;
@@ -52,6 +51,7 @@ static void fill_load(struct sim_worker *w, struct msg_load *m)
     m->decoding = st.decoding;
     m->chunk_tokens = wrk_sched_chunk_tokens(w->sched);
     m->draining = w->draining;
+    m->role = w->s->node[w->node].card.role;
 }
 
 void sim_serve_report(struct sim_worker *w)

@@ -12,8 +12,6 @@
 #define TICKS_MAX 8
 #define SPINS_MAX 2000u
 #define LOAD_US 250000u
-#define DRAIN_US 30000000u
-#define HAND_BACK_US 2000000u
 #define ARENA ((size_t)4 << 20)
 
 static void on_report_timer(struct sim *s, struct sim_event *e);
@@ -36,7 +34,6 @@ void sim_worker_create(struct sim *s, uint32_t node)
     const struct sim_settings *c = &s->set;
     struct sim_node *n = &s->node[node];
     struct kvs_error err = {0};
-    bool both = n->role == MSG_ROLE_BOTH;
     struct sim_worker *w = calloc(1, sizeof *w);
     KVS_ASSERT(w != NULL && n->worker == NULL);
     w->s = s;
@@ -57,40 +54,33 @@ void sim_worker_create(struct sim *s, uint32_t node)
         sc.pages[g] = c->pages;
     kvs_status st = wrk_sched_create(&sc, &w->sched, &err);
     KVS_ASSERT(st == KVS_OK);
-    { /* every worker is a source: of prompts if its role says so, of cached pages always */
-        struct pfw_config pc = {.sched = w->sched, .calls_max = c->prefill_calls, .vocab = c->vocab, .send_window = c->send_window,
-                                .queue_wait_us = both ? c->both_wait_us : c->queue_wait_us};
-        st = pfw_create(&pc, &w->pfw, &err);
-        KVS_ASSERT(st == KVS_OK);
-    }
-    if (n->role != MSG_ROLE_PREFILL) {
-        struct dcw_config dc = {.sched = w->sched, .id = n->id, .epoch = n->epoch, .seed = kvs_rng_next(&s->rng), .calls_max = c->calls,
-                                .vocab = c->vocab};
-        st = dcw_create(&dc, &w->dcw, &err);
-        KVS_ASSERT(st == KVS_OK);
-        w->pending = calloc(SIM_PENDING, sizeof *w->pending);
-        KVS_ASSERT(w->pending != NULL);
-    }
+    struct pfw_config pc = {.sched = w->sched, .calls_max = c->prefill_calls, .vocab = c->vocab, .send_window = c->send_window,
+                            .queue_wait_us = c->queue_wait_us};
+    st = pfw_create(&pc, &w->pfw, &err);
+    KVS_ASSERT(st == KVS_OK);
+    struct dcw_config dc = {.sched = w->sched, .id = n->id, .epoch = n->epoch, .seed = kvs_rng_next(&s->rng), .calls_max = c->calls,
+                            .vocab = c->vocab};
+    st = dcw_create(&dc, &w->dcw, &err);
+    KVS_ASSERT(st == KVS_OK);
+    w->pending = calloc(SIM_PENDING, sizeof *w->pending);
+    KVS_ASSERT(w->pending != NULL);
     n->worker = w;
+    sim_orders_tell_role(w);
     sim_worker_post(w, s->now_us + LOAD_US, on_report_timer, 0, 0, 0, NULL);
 }
 
 static void collect(struct sim_worker *w)
 {
-    if (w->dcw != NULL) {
-        struct dcw_stats d = dcw_stats(w->dcw);
-        sim_count(w->s, SIM_N_remote, d.remote);
-        sim_count(w->s, SIM_N_local, d.local);
-        sim_count(w->s, SIM_N_fallbacks, d.fallbacks);
-        sim_count(w->s, SIM_N_fetches, d.fetches);
-        sim_count(w->s, SIM_N_fetched_tokens, d.fetched_tokens);
-    }
-    if (w->pfw != NULL) {
-        struct pfw_stats p = pfw_stats(w->pfw);
-        sim_count(w->s, SIM_N_acked, p.acked);
-        sim_count(w->s, SIM_N_nacked, p.nacked);
-        sim_count(w->s, SIM_N_cancelled, p.cancelled);
-    }
+    struct dcw_stats d = dcw_stats(w->dcw);
+    struct pfw_stats p = pfw_stats(w->pfw);
+    sim_count(w->s, SIM_N_remote, d.remote);
+    sim_count(w->s, SIM_N_local, d.local);
+    sim_count(w->s, SIM_N_fallbacks, d.fallbacks);
+    sim_count(w->s, SIM_N_fetches, d.fetches);
+    sim_count(w->s, SIM_N_fetched_tokens, d.fetched_tokens);
+    sim_count(w->s, SIM_N_acked, p.acked);
+    sim_count(w->s, SIM_N_nacked, p.nacked);
+    sim_count(w->s, SIM_N_cancelled, p.cancelled);
     struct wrk_sched_stats st = wrk_sched_stats(w->sched);
     sim_count(w->s, SIM_N_preemptions, st.preemptions);
     sim_count(w->s, SIM_N_reused_tokens, st.cached_tokens);
@@ -128,17 +118,14 @@ void sim_worker_zero(struct sim_worker *w)
 
 static uint64_t next_deadline(const struct sim_worker *w)
 {
-    uint64_t p = w->pfw != NULL ? pfw_deadline_us(w->pfw) : SIM_FOREVER;
-    uint64_t d = w->dcw != NULL ? dcw_deadline_us(w->dcw) : SIM_FOREVER;
+    uint64_t p = pfw_deadline_us(w->pfw), d = dcw_deadline_us(w->dcw);
     return p < d ? p : d;
 }
 
 static void tick(struct sim_worker *w)
 {
-    if (w->pfw != NULL)
-        sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_TICK});
-    if (w->dcw != NULL)
-        sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_TICK});
+    sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_TICK});
+    sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_TICK});
 }
 
 static void start_step(struct sim_worker *w)
@@ -184,23 +171,6 @@ void sim_worker_turn(struct sim_worker *w)
     }
 }
 
-/* As worker/edge/worker.c begins one. */
-void sim_worker_drain(struct sim_worker *w)
-{
-    if (w->draining)
-        return;
-    w->draining = true;
-    w->drain_until_us = w->s->now_us + DRAIN_US;
-    if (w->pfw != NULL)
-        sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_DRAIN});
-    if (w->dcw != NULL)
-        sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_DRAIN});
-    w->s->node[w->node].card.draining = true;
-    sim_members_update(w->s, w->node);
-    sim_serve_report(w);
-    sim_worker_turn(w);
-}
-
 /* --- peers --- */
 
 uint32_t sim_worker_slot(const struct sim_worker *w, uint64_t conn)
@@ -238,10 +208,8 @@ static void linked(struct sim *s, struct sim_event *e)
     p->state = SIM_SLOT_UP;
     p->announced = true;
     sim_note(s, e->node, "peer %u is linked to %n", i, p->node);
-    if (w->pfw != NULL)
-        sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_PEER_UP, .peer = i});
-    if (w->dcw != NULL)
-        sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_PEER_UP, .peer = i, .peer_up = {.id = s->node[p->node].id, .transport = "loopback"}});
+    sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_PEER_UP, .peer = i});
+    sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_PEER_UP, .peer = i, .peer_up = {.id = s->node[p->node].id, .transport = "loopback"}});
     sim_worker_turn(w);
 }
 
@@ -271,9 +239,9 @@ static void peer_lost(struct sim_worker *w, uint64_t conn)
         bool announced = p->announced;
         p->announced = false;
         sim_port_close(w, i);
-        if (announced && w->pfw != NULL)
+        if (announced)
             sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_PEER_DOWN, .peer = i});
-        if (announced && w->dcw != NULL)
+        if (announced)
             sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_PEER_DOWN, .peer = i});
     }
 }
@@ -315,26 +283,9 @@ static void on_down(struct sim *s, uint32_t node, uint64_t conn, uint32_t peer_n
         sim_members_conn_down(s, node, conn, peer_node);
     else
         peer_lost(w, conn);
-    if (w->dcw != NULL)
-        sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_ROUTER_DOWN, .conn = conn});
+    sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_ROUTER_DOWN, .conn = conn});
     sim_serve_down(w, conn);
     sim_worker_turn(w);
-}
-
-/* As worker/edge/worker.c: two quiet reports in a row, then it ends; what takes too long is handed back. */
-static void watch_drain(struct sim_worker *w)
-{
-    uint32_t busy = pfw_stats(w->pfw).queued + pfw_stats(w->pfw).running + (w->dcw != NULL ? dcw_stats(w->dcw).calls : 0);
-    uint64_t now = w->s->now_us;
-    w->quiet_reports = busy != 0 ? 0 : w->quiet_reports + 1;
-    if (busy != 0 && now >= w->drain_until_us && w->dcw != NULL) {
-        sim_note(w->s, w->node, "hands %u calls back", busy);
-        sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_HAND_BACK});
-    }
-    if (w->quiet_reports >= 2 || now >= w->drain_until_us + HAND_BACK_US)
-        sim_exit(w->s, w->node);
-    else
-        sim_worker_turn(w);
 }
 
 static void on_report_timer(struct sim *s, struct sim_event *e)
@@ -342,8 +293,10 @@ static void on_report_timer(struct sim *s, struct sim_event *e)
     struct sim_worker *w = worker_of(s, e->node);
     sim_serve_report(w);
     sim_worker_post(w, s->now_us + LOAD_US, on_report_timer, 0, 0, 0, NULL);
-    if (w->draining)
-        watch_drain(w);
+    if (sim_orders_watch(w))
+        sim_exit(s, e->node);
+    else
+        sim_worker_turn(w);
 }
 
 static void call_generate(struct sim_worker *w, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n)
@@ -423,26 +376,12 @@ static void on_call(struct sim *s, uint32_t node, uint64_t conn, const struct si
         break;
     case MSG_CACHE: sim_serve_cache(w, conn, call->stream); break;
     case MSG_TOKENS:
-        if (w->dcw != NULL)
-            sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_TOKENS_OPEN, .conn = conn, .stream = call->stream});
+        sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_TOKENS_OPEN, .conn = conn, .stream = call->stream});
         break;
-    case MSG_GENERATE:
-        if (w->dcw != NULL)
-            call_generate(w, conn, call, body, n);
-        else
-            sim_rpc_end(s, node, conn, call->stream, &unknown);
-        break;
-    case MSG_ABORT:
-        if (w->dcw != NULL)
-            call_abort(w, conn, call, body, n);
-        break;
+    case MSG_GENERATE: call_generate(w, conn, call, body, n); break;
+    case MSG_ABORT: call_abort(w, conn, call, body, n); break;
     case MSG_FETCH:
-    case MSG_PREFILL:
-        if (call->method == MSG_FETCH || s->node[node].card.role != MSG_ROLE_DECODE)
-            call_prefill(w, conn, call, body, n);
-        else
-            sim_rpc_end(s, node, conn, call->stream, &unknown);
-        break;
+    case MSG_PREFILL: call_prefill(w, conn, call, body, n); break;
     default: sim_rpc_end(s, node, conn, call->stream, &unknown); break;
     }
     sim_worker_turn(w);
@@ -452,10 +391,8 @@ static void on_cancel(struct sim *s, uint32_t node, uint64_t conn, uint32_t stre
 {
     struct sim_worker *w = worker_of(s, node);
     sim_serve_cancel(w, conn, stream);
-    if (w->pfw != NULL)
-        sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_CANCEL, .conn = conn, .stream = stream});
-    if (w->dcw != NULL)
-        sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_CANCEL, .conn = conn, .stream = stream});
+    sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_CANCEL, .conn = conn, .stream = stream});
+    sim_sink_feed(w, &(struct dcw_event){.kind = DCW_EV_CANCEL, .conn = conn, .stream = stream});
     sim_worker_turn(w);
 }
 
@@ -463,7 +400,7 @@ static void on_ack(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream,
 {
     struct sim_worker *w = worker_of(s, node);
     uint32_t times = sim_chance(s, s->set.doubled) ? 2 : 1;
-    while (w->pfw != NULL && times-- > 0)
+    while (times-- > 0)
         sim_source_feed(w, &(struct pfw_event){.kind = nack ? PFW_EV_NACK : PFW_EV_ACK, .conn = conn, .stream = stream});
     sim_worker_turn(w);
 }
@@ -477,7 +414,7 @@ static void on_item(struct sim *s, uint32_t node, uint64_t conn, const struct si
 static void on_end(struct sim *s, uint32_t node, uint64_t conn, const struct sim_call *call, const struct msg_end *end)
 {
     struct sim_worker *w = worker_of(s, node);
-    if (sim_members_end(s, node, conn, call, end) || (call->method != MSG_PREFILL && call->method != MSG_FETCH) || w->dcw == NULL)
+    if (sim_members_end(s, node, conn, call, end) || (call->method != MSG_PREFILL && call->method != MSG_FETCH))
         return;
     (void)sim_sink_end(w, conn, call, end);
     sim_worker_turn(w);
@@ -492,8 +429,7 @@ static void on_pause(struct sim *s, uint32_t node, uint64_t conn, const uint8_t 
     kvs_status st = msg_pause_decode(body, n, &arena, &p, NULL);
     KVS_ASSERT(st == KVS_OK);
     kvs_arena_fini(&arena);
-    if (w->dcw != NULL)
-        sim_sink_feed(w, &(struct dcw_event){.kind = resume ? DCW_EV_RESUME : DCW_EV_PAUSE, .conn = conn, .request = p.request});
+    sim_sink_feed(w, &(struct dcw_event){.kind = resume ? DCW_EV_RESUME : DCW_EV_PAUSE, .conn = conn, .request = p.request});
     sim_worker_turn(w);
 }
 

@@ -109,7 +109,7 @@ struct sim_worker {
     struct wrk_speed speed;
     uint64_t step_begun_us;
     bool draining;
-    uint64_t drain_until_us;
+    uint64_t drain_until_us, yield_until_us; /* the latter: has stopped decoding; what nobody has taken by then is handed back */
     uint32_t quiet_reports; /* in a row, while draining */
     uint64_t fenced_since_us;
     uint32_t checks;
@@ -125,10 +125,15 @@ void sim_worker_create(struct sim *s, uint32_t node);
 void sim_worker_destroy(struct sim_worker *w);
 void sim_worker_zero(struct sim_worker *w); /* step 2 of the loop: what the scheduler wants zeroed */
 void sim_worker_turn(struct sim_worker *w); /* steps 3 to 5 */
-void sim_worker_drain(struct sim_worker *w);
 void sim_worker_post(struct sim_worker *w, uint64_t at_us, sim_run_fn run, uint64_t id, uint64_t a, uint64_t b, void *ptr);
 uint32_t sim_worker_slot(const struct sim_worker *w, uint64_t conn); /* an UP slot, or SIM_SLOTS */
 void sim_worker_port_error(struct sim_worker *w);                      /* KVT_EV_ERROR on some peer */
+
+/* orders.c */
+void sim_orders_tell_role(struct sim_worker *w);
+void sim_orders_drain(struct sim_worker *w);
+void sim_orders_role(struct sim_worker *w, msg_role role);
+bool sim_orders_watch(struct sim_worker *w); /* at every report; true: it has drained and ends */
 
 /* serve.c: what routers are told, as worker/edge/serve.c and cache.c */
 void sim_serve_load(struct sim_worker *w, uint64_t conn, uint32_t stream);
