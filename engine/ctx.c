@@ -57,6 +57,22 @@ static kvs_status scratch_create(struct eng_ctx *c, uint32_t threads)
     return KVS_OK;
 }
 
+struct want {
+    void **p;
+    size_t bytes;
+};
+
+static kvs_status allocate(const struct want *w, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        *w[i].p = eng_alloc(w[i].bytes);
+        if (*w[i].p == NULL) {
+            return KVS_SELF_NOMEM;
+        }
+    }
+    return KVS_OK;
+}
+
 /* Rows of recurrent layers. */
 static kvs_status state_create(struct eng_ctx *c)
 {
@@ -78,6 +94,40 @@ static kvs_status state_create(struct eng_ctx *c)
     return c->in != NULL && c->mid != NULL && c->low != NULL && c->dt != NULL ? KVS_OK : KVS_SELF_NOMEM;
 }
 
+static kvs_status moe_create(struct eng_ctx *c, uint32_t threads)
+{
+    const struct mdl_card *k = &c->m->card;
+    struct eng_moe *e = &c->moe;
+    if (k->experts.count == 0) {
+        return KVS_OK;
+    }
+    size_t rows = c->batch_tokens, n = k->experts.count, pairs = rows * k->experts.used;
+    e->value_stride = padded(k->experts.count);
+    e->x_stride = padded(k->width);
+    e->g_stride = padded(k->experts.ff);
+    size_t widest = max_u32(e->x_stride, e->g_stride), blocks = (widest + ENG_BLOCK - 1) / ENG_BLOCK;
+    const struct want want[] = {
+        {(void **)&e->value, 4 * rows * e->value_stride},
+        {(void **)&e->choice, 4 * threads * 2 * n},
+        {(void **)&e->expert, 4 * pairs},
+        {(void **)&e->weight, 4 * pairs},
+        {(void **)&e->entry, 4 * pairs},
+        {(void **)&e->row, 4 * pairs},
+        {(void **)&e->first, 4 * (n + 1)},
+        {(void **)&e->next, 4 * (n + 1)},
+        {(void **)&e->active, 4 * n},
+        {(void **)&e->x, 4 * pairs * e->x_stride},
+        {(void **)&e->g, 4 * pairs * e->g_stride},
+        {(void **)&e->u, 4 * pairs * e->g_stride},
+        {(void **)&e->q, 2 * pairs * widest},
+        {(void **)&e->dx, 4 * pairs * blocks},
+        {(void **)&e->sx, 4 * pairs * blocks},
+        {(void **)&e->sum, 4 * pairs * blocks},
+        {(void **)&e->shared, 4 * rows * ENG_STRIP},
+    };
+    return allocate(want, sizeof want / sizeof want[0]);
+}
+
 static kvs_status activations_create(struct eng_ctx *c)
 {
     const struct mdl_card *k = &c->m->card;
@@ -87,13 +137,10 @@ static kvs_status activations_create(struct eng_ctx *c)
     c->k_stride = padded(k->kv_heads * k->key_dim);
     c->v_stride = padded(k->kv_heads * k->value_dim);
     c->o_stride = padded(k->heads * k->value_dim);
-    c->g_stride = padded(k->ff);
+    c->g_stride = padded(max_u32(k->ff, k->experts.ff_shared));
     size_t widest = max_u32(max_u32(c->y_stride, padded(k->ssm.inner)), max_u32(c->o_stride, c->g_stride)),
            blocks = (widest + ENG_BLOCK - 1) / ENG_BLOCK;
-    struct {
-        void **p;
-        size_t bytes;
-    } want[] = {
+    const struct want want[] = {
         {(void **)&c->x, 4 * n * c->y_stride},  {(void **)&c->y, 4 * n * c->y_stride},
         {(void **)&c->h, 4 * n * c->y_stride},  {(void **)&c->q, 4 * n * c->q_stride},
         {(void **)&c->k, 4 * n * c->k_stride},  {(void **)&c->v, 4 * n * c->v_stride},
@@ -104,11 +151,9 @@ static kvs_status activations_create(struct eng_ctx *c)
         {(void **)&c->row, n * sizeof *c->row}, {(void **)&c->logit_row, 4 * n},
         {(void **)&c->bad, n * sizeof *c->bad},
     };
-    for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
-        *want[i].p = eng_alloc(want[i].bytes);
-        if (*want[i].p == NULL) {
-            return KVS_SELF_NOMEM;
-        }
+    kvs_status s = allocate(want, sizeof want / sizeof want[0]);
+    if (s != KVS_OK) {
+        return s;
     }
     if (state_create(c) != KVS_OK) {
         return KVS_SELF_NOMEM;
@@ -181,6 +226,9 @@ kvs_status eng_ctx_create(const struct eng_model *m, const struct kvc_layout *la
     uint32_t threads = o->threads == 0 ? 1 : o->threads;
     s = activations_create(c);
     if (s == KVS_OK) {
+        s = moe_create(c, threads);
+    }
+    if (s == KVS_OK) {
         s = scratch_create(c, threads);
     }
     if (s == KVS_OK) {
@@ -216,6 +264,12 @@ void eng_ctx_destroy(struct eng_ctx *c)
                      c->scratch,   c->scratch_bytes};
     for (size_t i = 0; i < sizeof owned / sizeof owned[0]; i++) {
         free(owned[i]);
+    }
+    struct eng_moe *e = &c->moe;
+    void *mixture[] = {e->value, e->choice, e->expert, e->weight, e->entry, e->row, e->first, e->next,  e->active,
+                       e->x,     e->g,      e->u,      e->q,      e->dx,    e->sx,  e->sum,   e->shared};
+    for (size_t i = 0; i < sizeof mixture / sizeof mixture[0]; i++) {
+        free(mixture[i]);
     }
     free(c);
 }

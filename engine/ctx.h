@@ -30,6 +30,23 @@ struct eng_span {
     uint32_t row, count;
 };
 
+/* Scratch of a mixture of experts; an entry is a (row, chosen expert) pair, entries of one expert side by side. */
+struct eng_moe {
+    float *value, *choice; /* [row][value_stride] of the router; [thread][2 * experts] */
+    uint32_t value_stride, x_stride, g_stride;
+    uint32_t *expert;       /* [row][used], by rank */
+    float *weight;          /* likewise */
+    uint32_t *entry, *row;  /* [row][used] -> entry; entry -> row */
+    uint32_t *first, *next; /* [experts + 1]: an expert's first entry */
+    uint32_t *active;       /* experts that have entries */
+    uint32_t active_count;
+    float *x, *g, *u; /* [entry]: input and later output; gate, up */
+    int16_t *q;       /* 16-bit blocks of x, later of g */
+    float *dx, *sx;
+    int32_t *sum;
+    float *shared; /* [row][ENG_STRIP]: the shared expert's router */
+};
+
 struct eng_ctx {
     const struct eng_model *m;
     struct kvc_layout layout;
@@ -45,6 +62,7 @@ struct eng_ctx {
     int16_t *act_q;
     float *act_dx, *act_sx;
     int32_t *act_sum;
+    struct eng_moe moe;
     float *partial; /* [slot][head][value_dim + 2]: m, l, o */
     uint32_t slots;
     struct eng_scratch *scratch; /* [threads] */

@@ -76,72 +76,100 @@ static kvs_status check_card(const struct mdl_card *c, uint32_t context, struct 
     return c->heads != 0 ? check_attention(c, err) : KVS_OK;
 }
 
+static kvs_status check_factors(const float *f, uint32_t n, const char *name, struct kvs_error *err)
+{
+    for (uint32_t i = 0; f != NULL && i < n; i++) {
+        if (!(f[i] > 0.0f && f[i] < 1e9f)) {
+            return kvs_fail(err, KVS_SELF_MODEL, "tensor %s has a factor that is not above 0", name);
+        }
+    }
+    return KVS_OK;
+}
+
+/* Divisors of the frequencies, from whichever tensor is meant: longrope's long ones are for contexts beyond the original. */
+static kvs_status choose_factors(const struct eng_model *m, struct eng_rope_config *r, struct kvs_error *err)
+{
+    bool far = m->context > r->original_context;
+    const char *name = "rope_freqs.weight";
+    r->freq_factors = m->rope_freqs;
+    if (r->scaling == MDL_ROPE_LONGROPE) {
+        name = far ? "rope_factors_long.weight" : "rope_factors_short.weight";
+        r->freq_factors = far ? m->rope_long : m->rope_short;
+    }
+    if ((r->scaling == MDL_ROPE_FACTORS || r->scaling == MDL_ROPE_LONGROPE) && r->freq_factors == NULL) {
+        return kvs_fail(err, KVS_SELF_MODEL, "tensor %s is missing", name);
+    }
+    return check_factors(r->freq_factors, r->dims / 2, name, err);
+}
+
 static kvs_status rope_config(const struct mdl_gguf *g, const struct eng_model *m, struct eng_rope_config *r,
                               struct kvs_error *err)
 {
     const struct mdl_card *c = &m->card;
+    char key[96];
+    double v;
     *r = (struct eng_rope_config){.dims = c->rope.dims,
                                   .base = c->rope.base,
                                   .factor = c->rope.factor,
-                                  .attn_factor = c->rope.attn_factor,
+                                  .attn_factor = c->rope.attn_factor > 0 ? c->rope.attn_factor : 1.0,
                                   .beta_fast = 32.0,
                                   .beta_slow = 1.0,
-                                  .original_context = c->rope.original_context,
-                                  .scaling = c->rope.scaling,
-                                  .freq_factors = m->rope_freqs};
-    if (r->scaling == MDL_ROPE_LONGROPE) {
-        return kvs_fail(err, KVS_SELF_UNSUPPORTED, "rope scaling longrope is not there for architecture %s", c->arch);
+                                  .original_context =
+                                      c->rope.original_context != 0 ? c->rope.original_context : c->context_length,
+                                  .scaling = c->rope.scaling};
+    kvs_status s = choose_factors(m, r, err);
+    if (s != KVS_OK) {
+        return s;
     }
-    if (r->scaling == MDL_ROPE_FACTORS && m->rope_freqs == NULL) {
-        return kvs_fail(err, KVS_SELF_MODEL, "tensor rope_freqs.weight is missing");
-    }
-    for (uint32_t i = 0; m->rope_freqs != NULL && i < r->dims / 2; i++) {
-        if (!(m->rope_freqs[i] > 0.0f && m->rope_freqs[i] < 1e9f)) {
-            return kvs_fail(err, KVS_SELF_MODEL, "tensor rope_freqs.weight has a factor that is not above 0");
-        }
-    }
-    if (r->scaling != MDL_ROPE_LINEAR && r->scaling != MDL_ROPE_YARN) {
-        return KVS_OK;
-    }
-    if (!(r->factor >= 1e-3 && r->factor <= 1e6)) {
+    if ((r->scaling == MDL_ROPE_LINEAR || r->scaling == MDL_ROPE_YARN) && !(r->factor >= 1e-3 && r->factor <= 1e6)) {
         return kvs_fail(err, KVS_SELF_MODEL, "rope scaling factor %g is out of range", r->factor);
     }
-    char key[96];
-    double v;
     (void)kvs_format(key, sizeof key, "%s.rope.scaling.yarn_beta_fast", c->arch);
     r->beta_fast = mdl_gguf_f64(g, key, &v) && v > 0 ? v : r->beta_fast;
     (void)kvs_format(key, sizeof key, "%s.rope.scaling.yarn_beta_slow", c->arch);
     r->beta_slow = mdl_gguf_f64(g, key, &v) && v > 0 ? v : r->beta_slow;
-    r->attn_factor = r->attn_factor > 0 ? r->attn_factor : 1.0;
-    r->original_context = r->original_context != 0 ? r->original_context : c->context_length;
     return KVS_OK;
 }
 
-static kvs_status build_rope(const struct mdl_gguf *g, struct eng_model *m, struct kvs_error *err)
+static kvs_status build_table(struct eng_model *m, const struct eng_rope_config *r, struct eng_rotation *to,
+                              struct kvs_error *err)
 {
-    struct eng_rope_config r;
-    kvs_status s = rope_config(g, m, &r, err);
-    if (s != KVS_OK) {
-        return s;
-    }
-    size_t n = (size_t)m->context * (r.dims / 2) * sizeof(float);
-    struct eng_rotation *to = &m->rotation[0];
+    size_t n = (size_t)m->context * (r->dims / 2) * sizeof(float);
     to->cosines = eng_alloc(n);
     to->sines = eng_alloc(n);
     if (to->cosines == NULL || to->sines == NULL) {
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for the rotation tables of %u positions", m->context);
     }
     m->bytes += 2 * n;
-    eng_rope_tables(&r, m->context, to->cosines, to->sines);
+    eng_rope_tables(r, m->context, to->cosines, to->sines);
     return KVS_OK;
 }
 
-static kvs_status check_shape(const struct mdl_tensor *t, uint64_t rows, uint64_t cols, struct kvs_error *err)
+/* Table 0, and table 1 where windowed layers have their own base. */
+static kvs_status build_rope(const struct mdl_gguf *g, struct eng_model *m, struct kvs_error *err)
 {
-    if (t->data == NULL || t->shape[0] != cols || t->shape[1] != rows || t->shape[2] != 1 || t->shape[3] != 1) {
-        return kvs_fail(err, KVS_SELF_MODEL, "tensor %.*s has shape %llu x %llu where %llu x %llu is expected",
+    struct eng_rope_config r;
+    kvs_status s = rope_config(g, m, &r, err);
+    if (s == KVS_OK) {
+        s = build_table(m, &r, &m->rotation[0], err);
+    }
+    if (s != KVS_OK || m->card.rope.window_base == 0) {
+        return s;
+    }
+    r = (struct eng_rope_config){
+        .dims = r.dims, .base = m->card.rope.window_base, .attn_factor = 1.0, .scaling = MDL_ROPE_NONE};
+    return build_table(m, &r, &m->rotation[1], err);
+}
+
+static kvs_status check_shape(const struct mdl_tensor *t, uint64_t rows, uint64_t cols, uint64_t planes,
+                              struct kvs_error *err)
+{
+    if (t->data == NULL || t->shape[0] != cols || t->shape[1] != rows || t->shape[2] != planes || t->shape[3] != 1) {
+        return kvs_fail(err, KVS_SELF_MODEL,
+                        "tensor %.*s has shape %llu x %llu x %llu where %llu x %llu x %llu is expected",
                         (int)t->name.len, t->name.data, (unsigned long long)t->shape[0],
-                        (unsigned long long)t->shape[1], (unsigned long long)cols, (unsigned long long)rows);
+                        (unsigned long long)t->shape[1], (unsigned long long)t->shape[2], (unsigned long long)cols,
+                        (unsigned long long)rows, (unsigned long long)planes);
     }
     return KVS_OK;
 }
@@ -171,10 +199,20 @@ static kvs_status check_matrix(const struct mdl_tensor *t, uint64_t rows, uint64
     return KVS_OK;
 }
 
+/* Shape and memory of a weight; bytes only. */
+static void weight_shape(const struct eng_model *m, mdl_type type, uint64_t rows, uint64_t cols, struct eng_weight *w)
+{
+    w->type = type;
+    w->rows = (uint32_t)rows;
+    w->cols = (uint32_t)cols;
+    w->rows_padded = (w->rows + ENG_STRIP - 1) / ENG_STRIP * ENG_STRIP;
+    w->bytes = m->ops->packed_bytes(w->type, w->rows, w->cols);
+}
+
 kvs_status eng_model_rows(struct eng_model *m, const struct mdl_tensor *t, uint64_t all_rows, uint64_t first,
                           uint64_t rows, uint64_t cols, struct eng_weight *w, struct kvs_error *err)
 {
-    kvs_status s = check_shape(t, all_rows, cols, err);
+    kvs_status s = check_shape(t, all_rows, cols, 1, err);
     if (s == KVS_OK) {
         s = check_matrix(t, rows, cols, err);
     }
@@ -184,17 +222,47 @@ kvs_status eng_model_rows(struct eng_model *m, const struct mdl_tensor *t, uint6
     if (w->data != NULL) {
         return kvs_fail(err, KVS_SELF_MODEL, "tensor %.*s appears twice", (int)t->name.len, t->name.data);
     }
-    w->type = t->type;
-    w->rows = (uint32_t)rows;
-    w->cols = (uint32_t)cols;
-    w->rows_padded = (w->rows + ENG_STRIP - 1) / ENG_STRIP * ENG_STRIP;
-    w->bytes = m->ops->packed_bytes(w->type, w->rows, w->cols);
+    weight_shape(m, t->type, rows, cols, w);
     w->data = eng_alloc(w->bytes);
     if (w->data == NULL) {
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for tensor %.*s", (int)t->name.len, t->name.data);
     }
     m->ops->pack(w, t->data + first * file_row_bytes(t->type, cols));
     m->bytes += w->bytes;
+    return KVS_OK;
+}
+
+kvs_status eng_model_experts(struct eng_model *m, const struct mdl_tensor *t, uint64_t all_rows, uint64_t skip,
+                             uint64_t rows, uint64_t cols, struct eng_weight **out, struct kvs_error *err)
+{
+    uint32_t count = m->card.experts.count;
+    kvs_status s = check_shape(t, all_rows, cols, count, err);
+    if (s == KVS_OK) {
+        s = check_matrix(t, rows, cols, err);
+    }
+    if (s != KVS_OK) {
+        return s;
+    }
+    if (*out != NULL) {
+        return kvs_fail(err, KVS_SELF_MODEL, "tensor %.*s appears twice", (int)t->name.len, t->name.data);
+    }
+    struct eng_weight *w = calloc(count, sizeof *w);
+    if (w == NULL) {
+        return kvs_fail(err, KVS_SELF_NOMEM, "no memory for tensor %.*s", (int)t->name.len, t->name.data);
+    }
+    *out = w; /* owned by the layer from here on */
+    weight_shape(m, t->type, rows, cols, &w[0]);
+    uint64_t each = (w[0].bytes + 63) / 64 * 64, row_bytes = file_row_bytes(t->type, cols);
+    uint8_t *data = eng_alloc(each * count);
+    if (data == NULL) {
+        return kvs_fail(err, KVS_SELF_NOMEM, "no memory for tensor %.*s", (int)t->name.len, t->name.data);
+    }
+    for (uint32_t e = 0; e < count; e++) {
+        w[e] = w[0];
+        w[e].data = data + e * each;
+        m->ops->pack(&w[e], t->data + (e * all_rows + skip) * row_bytes);
+    }
+    m->bytes += each * count;
     return KVS_OK;
 }
 
@@ -207,7 +275,7 @@ kvs_status eng_model_matrix(struct eng_model *m, const struct mdl_tensor *t, uin
 kvs_status eng_model_table(struct eng_model *m, const struct mdl_tensor *t, uint64_t rows, uint64_t cols, bool turned,
                            float **out, struct kvs_error *err)
 {
-    kvs_status s = check_shape(t, rows, cols, err);
+    kvs_status s = check_shape(t, rows, cols, 1, err);
     if (s != KVS_OK) {
         return s;
     }
@@ -277,8 +345,12 @@ static kvs_status load(const struct mdl_gguf *g, const struct eng_load_options *
         return s;
     }
     for (uint32_t l = 0; l < m->card.layers; l++) {
-        m->layer[l].attention =
-            (struct eng_attention){.scale = 1.0f / sqrtf((float)m->card.key_dim), .window = UINT32_MAX};
+        const struct mdl_card *c = &m->card;
+        uint32_t window = mdl_card_window(c, l);
+        m->layer[l].attention = (struct eng_attention){
+            .scale = c->scale.attention != 0 ? c->scale.attention : 1.0f / sqrtf((float)c->key_dim),
+            .window = window,
+            .rotation = window != 0 && c->rope.window_base != 0 ? 1 : 0};
     }
     return m->arch->setup != NULL ? m->arch->setup(m, err) : KVS_OK;
 }

@@ -12,7 +12,7 @@ typedef enum eng_activation { ENG_SILU, ENG_GELU, ENG_CLAMPED_SWIGLU } eng_activ
 /* How a layer attends; filled from the card, changed by architectures whose layers differ. */
 struct eng_attention {
     float scale;       /* of scores */
-    uint32_t window;   /* keys visible, self included; UINT32_MAX: all */
+    uint32_t window;   /* keys visible, self included; 0: all */
     uint32_t rotation; /* which of the model's tables, or ENG_ROTATION_NONE */
 };
 #define ENG_ROTATION_NONE UINT32_MAX
@@ -37,6 +37,13 @@ struct eng_layer {
     float *attn_post_norm;           /* [width] */
     float *ffn_norm, *ffn_post_norm; /* [width] */
     struct eng_weight gate, up, down;
+    float *sinks; /* [heads]: a score without a value */
+    /* Mixture of experts. */
+    struct eng_weight router;                                    /* [experts][width] */
+    float *router_bias, *router_choice_bias;                     /* [experts]; choice: for the selection only */
+    struct eng_weight *gate_experts, *up_experts, *down_experts; /* [experts]; data of the first owns all */
+    float *gate_expert_bias, *up_expert_bias, *down_expert_bias; /* [experts][ff or width] */
+    struct eng_weight shared_gate, shared_up, shared_down, shared_router; /* shared_router: one row, or none */
     struct eng_state_weights state;
 };
 
@@ -54,11 +61,16 @@ struct eng_model {
     struct eng_weight embed, output;
     const struct eng_weight *head; /* output, or embed when tied */
     float *output_norm;
-    float *rope_freqs; /* [rope.dims / 2] or NULL */
+    float *rope_freqs, *rope_long, *rope_short; /* [rope.dims / 2] or NULL */
     struct eng_rotation rotation[ENG_ROTATIONS];
     uint64_t bytes;
 };
 
+/* One matrix of rows x cols for each expert, from a tensor that has them one after the other; with skip and all_rows: rows
+ * skip .. skip + rows - 1 of the all_rows that each has there. */
+KVS_MUST_CHECK kvs_status eng_model_experts(struct eng_model *m, const struct mdl_tensor *t, uint64_t all_rows,
+                                            uint64_t skip, uint64_t rows, uint64_t cols, struct eng_weight **out,
+                                            struct kvs_error *err);
 /* Packs `rows` rows from row `first` on of a matrix that has all_rows of them into *w. */
 KVS_MUST_CHECK kvs_status eng_model_rows(struct eng_model *m, const struct mdl_tensor *t, uint64_t all_rows,
                                          uint64_t first, uint64_t rows, uint64_t cols, struct eng_weight *w,

@@ -2,7 +2,8 @@
  *
  * angle(pos, i) = pos * base^(-2i / dims) / f_i, then by scaling:
  *   linear   divided by the factor
- *   yarn     a ramp over i mixes the plain and the divided angle; both tables times attn_factor * (1 + 0.1 ln factor)
+ *   yarn     a ramp over i mixes the plain and the divided angle; both tables times 1 + 0.1 ln factor
+ * and both tables times attn_factor.
  * log: atanh series after taking the exponent off. exp: two-part ln 2, Taylor to r^13. sin, cos: three-part pi/2
  * (fdlibm's constants: 33 bits each, so that n * part is exact up to n = 2^20), then Taylor on +-pi/4. All are within
  * some 1e-15 of the truth, far below the f32 that is kept. No fused operations (-ffp-contract=off).
@@ -119,9 +120,9 @@ static double yarn_ramp(const struct eng_rope_config *c, uint32_t i)
 void eng_rope_tables(const struct eng_rope_config *c, uint32_t context, float *cosines, float *sines)
 {
     uint32_t half = c->dims / 2;
-    double magnitude = 1.0;
+    double magnitude = c->attn_factor != 0.0 ? c->attn_factor : 1.0;
     if (c->scaling == MDL_ROPE_YARN) {
-        magnitude = c->attn_factor * (1.0 + 0.1 * eng_log64(c->factor));
+        magnitude = magnitude * (1.0 + 0.1 * eng_log64(c->factor));
     }
     for (uint32_t i = 0; i < half; i++) {
         double step = eng_exp64(-2.0 * (double)i / (double)c->dims * eng_log64(c->base));

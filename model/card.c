@@ -3,41 +3,23 @@
  * tensors are the engine's to check; token_embd is checked here because it decides vocabulary and width.
  * Numbers that the converters write for "none" (4294967295) count as absent.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "model/card.h"
+#include "model/card_int.h"
 
 #include <inttypes.h>
 #include <string.h>
 
 #define WIDTH_MAX 262144u
 #define HEADS_MAX 4096u
-#define HEAD_DIM_MAX 4096u
-#define FF_MAX 4194304u
 #define VOCAB_MAX 16777216u
-#define CONTEXT_MAX 16777216u
 #define STATE_MAX 4096u
-#define KEY_CAP 96u
 
-/* How an architecture's layers remember. */
-typedef enum memory { ATTENTION, LATENT, STATE_ONLY, STATE_OR_ATTENTION, STATE_AND_ATTENTION } memory;
-static const struct known_arch {
-    const char *name;
-    memory memory;
-} known_archs[] = {{"llama", ATTENTION}, {"mamba", STATE_ONLY}, {"mamba2", STATE_ONLY}};
-
-struct reader {
-    const struct mdl_gguf *g;
-    const char *arch;
-    memory memory;
-    struct kvs_error *err;
-};
-
-static const char *arch_key(const struct reader *r, const char *name, char out[KEY_CAP])
+const char *mdl_card_key(const struct mdl_card_reader *r, const char *name, char out[MDL_KEY_CAP])
 {
-    kvs_format(out, KEY_CAP, "%s.%s", r->arch, name);
+    kvs_format(out, MDL_KEY_CAP, "%s.%s", r->arch->name, name);
     return out;
 }
 
-static kvs_status check_range(const struct reader *r, const char *key, uint64_t v, uint32_t min, uint32_t max,
+static kvs_status check_range(const struct mdl_card_reader *r, const char *key, uint64_t v, uint32_t min, uint32_t max,
                               uint32_t *out)
 {
     if (v < min || v > max)
@@ -47,22 +29,22 @@ static kvs_status check_range(const struct reader *r, const char *key, uint64_t 
     return KVS_OK;
 }
 
-static kvs_status need_u32(const struct reader *r, const char *name, uint32_t max, uint32_t *out)
+kvs_status mdl_card_need_u32(const struct mdl_card_reader *r, const char *name, uint32_t max, uint32_t *out)
 {
-    char key[KEY_CAP];
+    char key[MDL_KEY_CAP];
     uint64_t v;
-    if (!mdl_gguf_u64(r->g, arch_key(r, name, key), &v))
+    if (!mdl_gguf_u64(r->g, mdl_card_key(r, name, key), &v))
         return kvs_fail(r->err, KVS_SELF_MODEL, "%s: absent, or not an unsigned integer", key);
     return check_range(r, key, v, 1, max, out);
 }
 
 /* A number, or an array with one number a layer that are all the same. */
-static kvs_status layered_u32(const struct reader *r, const char *name, uint32_t max, bool needed, uint32_t layers,
-                              uint32_t *out)
+kvs_status mdl_card_layered_u32(const struct mdl_card_reader *r, const char *name, uint32_t max, bool needed,
+                                uint32_t layers, uint32_t *out)
 {
-    char key[KEY_CAP];
+    char key[MDL_KEY_CAP];
     uint64_t count, v;
-    if (!mdl_gguf_array(r->g, arch_key(r, name, key), &count)) {
+    if (!mdl_gguf_array(r->g, mdl_card_key(r, name, key), &count)) {
         if (mdl_gguf_u64(r->g, key, &v))
             return check_range(r, key, v, 1, max, out);
         return needed ? kvs_fail(r->err, KVS_SELF_MODEL, "%s: absent, or not an unsigned integer", key) : KVS_OK;
@@ -77,18 +59,26 @@ static kvs_status layered_u32(const struct reader *r, const char *name, uint32_t
     return check_range(r, key, (uint64_t)first, 1, max, out);
 }
 
-static kvs_status optional_u32(const struct reader *r, const char *name, uint32_t max, uint32_t *inout)
+kvs_status mdl_card_optional_u32(const struct mdl_card_reader *r, const char *name, uint32_t max, uint32_t *inout)
 {
-    char key[KEY_CAP];
+    char key[MDL_KEY_CAP];
     uint64_t v;
-    return mdl_gguf_u64(r->g, arch_key(r, name, key), &v) ? check_range(r, key, v, 1, max, inout) : KVS_OK;
+    return mdl_gguf_u64(r->g, mdl_card_key(r, name, key), &v) ? check_range(r, key, v, 1, max, inout) : KVS_OK;
 }
 
-static kvs_status optional_f64(const struct reader *r, const char *name, double min, double max, double *inout)
+kvs_status mdl_card_optional_count(const struct mdl_card_reader *r, const char *name, uint32_t max, uint32_t *inout)
 {
-    char key[KEY_CAP];
+    char key[MDL_KEY_CAP];
+    uint64_t v;
+    return mdl_gguf_u64(r->g, mdl_card_key(r, name, key), &v) ? check_range(r, key, v, 0, max, inout) : KVS_OK;
+}
+
+kvs_status mdl_card_optional_f64(const struct mdl_card_reader *r, const char *name, double min, double max,
+                                 double *inout)
+{
+    char key[MDL_KEY_CAP];
     double v;
-    if (!mdl_gguf_f64(r->g, arch_key(r, name, key), &v))
+    if (!mdl_gguf_f64(r->g, mdl_card_key(r, name, key), &v))
         return KVS_OK;
     if (!(v >= min && v <= max))
         return kvs_fail(r->err, KVS_SELF_MODEL, "%s: %g is not between %g and %g", key, v, min, max);
@@ -96,7 +86,7 @@ static kvs_status optional_f64(const struct reader *r, const char *name, double 
     return KVS_OK;
 }
 
-static bool str_is(struct mdl_str s, const char *text)
+bool mdl_str_is(struct mdl_str s, const char *text)
 {
     return s.len == strlen(text) && memcmp(s.data, text, s.len) == 0;
 }
@@ -110,39 +100,36 @@ static void copy_text(char *out, size_t cap, struct mdl_str s)
     out[n] = '\0';
 }
 
-static kvs_status read_arch(struct mdl_card *c, const struct mdl_gguf *g, memory *memory_out, struct kvs_error *err)
+static kvs_status read_arch(struct mdl_card *c, const struct mdl_gguf *g, const struct mdl_arch **out,
+                            struct kvs_error *err)
 {
     struct mdl_str s;
-    char known[224] = "";
-    size_t len = 0;
+    char names[192];
     if (!mdl_gguf_str(g, "general.architecture", &s))
         return kvs_fail(err, KVS_SELF_MODEL, "general.architecture: absent, or not a string");
     copy_text(c->arch, sizeof c->arch, s);
-    for (size_t i = 0; i < sizeof known_archs / sizeof known_archs[0]; i++) {
-        if (str_is(s, known_archs[i].name)) {
-            *memory_out = known_archs[i].memory;
-            return KVS_OK;
-        }
-        len += kvs_format(known + len, sizeof known - len, "%s%s", i > 0 ? ", " : "", known_archs[i].name);
-    }
+    *out = mdl_arch_find(s);
+    if (*out != NULL)
+        return KVS_OK;
+    (void)mdl_arch_names(names, sizeof names);
     return kvs_fail(err, KVS_SELF_MODEL, "general.architecture: '%s' is not supported by this build (supported: %s)",
-                    c->arch, known);
+                    c->arch, names);
 }
 
 /* Keys of recurrent layers. */
-static kvs_status read_state(struct mdl_card *c, const struct reader *r)
+static kvs_status read_state(struct mdl_card *c, const struct mdl_card_reader *r)
 {
     uint32_t heads = 0;
     c->ssm.groups = 1;
-    kvs_status s = need_u32(r, "ssm.conv_kernel", STATE_MAX, &c->ssm.conv_kernel);
+    kvs_status s = mdl_card_need_u32(r, "ssm.conv_kernel", STATE_MAX, &c->ssm.conv_kernel);
     if (s == KVS_OK)
-        s = need_u32(r, "ssm.inner_size", WIDTH_MAX, &c->ssm.inner);
+        s = mdl_card_need_u32(r, "ssm.inner_size", WIDTH_MAX, &c->ssm.inner);
     if (s == KVS_OK)
-        s = need_u32(r, "ssm.state_size", STATE_MAX, &c->ssm.state_size);
+        s = mdl_card_need_u32(r, "ssm.state_size", STATE_MAX, &c->ssm.state_size);
     if (s == KVS_OK)
-        s = need_u32(r, "ssm.time_step_rank", WIDTH_MAX, &heads);
+        s = mdl_card_need_u32(r, "ssm.time_step_rank", WIDTH_MAX, &heads);
     if (s == KVS_OK)
-        s = optional_u32(r, "ssm.group_count", WIDTH_MAX, &c->ssm.groups);
+        s = mdl_card_optional_u32(r, "ssm.group_count", WIDTH_MAX, &c->ssm.groups);
     if (s != KVS_OK)
         return s;
     c->ssm.heads = heads;
@@ -156,13 +143,13 @@ static kvs_status read_state(struct mdl_card *c, const struct reader *r)
 }
 
 /* head_count_kv of a hybrid says which layers attend: those where it is not 0. */
-static kvs_status read_hybrid_heads(struct mdl_card *c, const struct reader *r)
+static kvs_status read_hybrid_heads(struct mdl_card *c, const struct mdl_card_reader *r)
 {
-    char key[KEY_CAP];
+    char key[MDL_KEY_CAP];
     uint64_t count;
     int64_t v;
     uint32_t most = 0;
-    if (!mdl_gguf_array(r->g, arch_key(r, "attention.head_count_kv", key), &count) || count != c->layers)
+    if (!mdl_gguf_array(r->g, mdl_card_key(r, "attention.head_count_kv", key), &count) || count != c->layers)
         return kvs_fail(r->err, KVS_SELF_MODEL, "%s: not one unsigned integer a layer", key);
     for (uint32_t i = 0; i < c->layers; i++) {
         if (!mdl_gguf_array_i64(r->g, key, i, &v) || v < 0 || v > HEADS_MAX || (v != 0 && most != 0 && v != most))
@@ -175,21 +162,21 @@ static kvs_status read_hybrid_heads(struct mdl_card *c, const struct reader *r)
 }
 
 /* heads, kv_heads, and what each layer remembers. */
-static kvs_status read_layers(struct mdl_card *c, const struct reader *r)
+static kvs_status read_layers(struct mdl_card *c, const struct mdl_card_reader *r)
 {
     static const uint8_t remembers[] = {MDL_LAYER_ATTENTION, MDL_LAYER_ATTENTION, MDL_LAYER_STATE, 0,
                                         MDL_LAYER_ATTENTION | MDL_LAYER_STATE};
-    memset(c->layer, remembers[r->memory], c->layers);
-    kvs_status s = r->memory >= STATE_ONLY ? read_state(c, r) : KVS_OK;
-    if (s != KVS_OK || r->memory == STATE_ONLY)
+    memset(c->layer, remembers[r->arch->memory], c->layers);
+    kvs_status s = r->arch->memory >= MDL_MEMORY_STATE_ONLY ? read_state(c, r) : KVS_OK;
+    if (s != KVS_OK || r->arch->memory == MDL_MEMORY_STATE_ONLY)
         return s;
-    s = layered_u32(r, "attention.head_count", HEADS_MAX, true, c->layers, &c->heads);
+    s = mdl_card_layered_u32(r, "attention.head_count", HEADS_MAX, true, c->layers, &c->heads);
     if (s != KVS_OK)
         return s;
     c->kv_heads = c->heads;
-    s = r->memory == STATE_OR_ATTENTION
+    s = r->arch->memory == MDL_MEMORY_STATE_OR_ATTENTION
             ? read_hybrid_heads(c, r)
-            : layered_u32(r, "attention.head_count_kv", HEADS_MAX, false, c->layers, &c->kv_heads);
+            : mdl_card_layered_u32(r, "attention.head_count_kv", HEADS_MAX, false, c->layers, &c->kv_heads);
     if (s == KVS_OK && c->heads % c->kv_heads != 0)
         return kvs_fail(r->err, KVS_SELF_MODEL,
                         "%s.attention.head_count_kv: %" PRIu32 " does not divide head_count %" PRIu32, c->arch,
@@ -198,20 +185,20 @@ static kvs_status read_layers(struct mdl_card *c, const struct reader *r)
 }
 
 /* A latent: what is cached is a row of kv_rank + rope.dims numbers, as if there were one KV head. */
-static kvs_status read_latent(struct mdl_card *c, const struct reader *r)
+static kvs_status read_latent(struct mdl_card *c, const struct mdl_card_reader *r)
 {
     uint32_t key = c->key_dim, value = c->value_dim, rope = 0;
-    kvs_status s = need_u32(r, "attention.kv_lora_rank", HEAD_DIM_MAX, &c->latent.kv_rank);
+    kvs_status s = mdl_card_need_u32(r, "attention.kv_lora_rank", MDL_HEAD_DIM_MAX, &c->latent.kv_rank);
     if (s == KVS_OK)
-        s = need_u32(r, "rope.dimension_count", HEAD_DIM_MAX, &rope);
+        s = mdl_card_need_u32(r, "rope.dimension_count", MDL_HEAD_DIM_MAX, &rope);
     if (s == KVS_OK)
-        s = optional_u32(r, "attention.q_lora_rank", WIDTH_MAX, &c->latent.q_rank);
+        s = mdl_card_optional_u32(r, "attention.q_lora_rank", WIDTH_MAX, &c->latent.q_rank);
     if (s == KVS_OK)
-        s = optional_u32(r, "attention.key_length_mla", HEAD_DIM_MAX, &key);
+        s = mdl_card_optional_u32(r, "attention.key_length_mla", MDL_HEAD_DIM_MAX, &key);
     if (s == KVS_OK)
-        s = optional_u32(r, "attention.value_length_mla", HEAD_DIM_MAX, &value);
+        s = mdl_card_optional_u32(r, "attention.value_length_mla", MDL_HEAD_DIM_MAX, &value);
     if (s == KVS_OK)
-        s = optional_f64(r, "rope.scaling.yarn_log_multiplier", 0, 100, &c->latent.log_multiplier);
+        s = mdl_card_optional_f64(r, "rope.scaling.yarn_log_multiplier", 0, 100, &c->latent.log_multiplier);
     if (s != KVS_OK)
         return s;
     if (key <= rope)
@@ -225,68 +212,73 @@ static kvs_status read_latent(struct mdl_card *c, const struct reader *r)
     return KVS_OK;
 }
 
-static kvs_status read_shape(struct mdl_card *c, const struct reader *r)
+static kvs_status read_shape(struct mdl_card *c, const struct mdl_card_reader *r)
 {
     double eps = 1e-5;
     uint64_t none = 1;
-    char key[KEY_CAP];
-    kvs_status s = need_u32(r, "block_count", MDL_LAYERS_MAX, &c->layers);
+    char key[MDL_KEY_CAP];
+    kvs_status s = mdl_card_need_u32(r, "block_count", MDL_LAYERS_MAX, &c->layers);
     if (s == KVS_OK)
-        s = need_u32(r, "embedding_length", WIDTH_MAX, &c->width);
+        s = mdl_card_need_u32(r, "embedding_length", WIDTH_MAX, &c->width);
     if (s == KVS_OK)
         s = read_layers(c, r);
-    if (s == KVS_OK && !(r->memory == STATE_ONLY &&
-                         (!mdl_gguf_u64(r->g, arch_key(r, "feed_forward_length", key), &none) || none == 0)))
-        s = layered_u32(r, "feed_forward_length", FF_MAX, true, c->layers, &c->ff);
+    if (s == KVS_OK && !(r->arch->memory == MDL_MEMORY_STATE_ONLY &&
+                         (!mdl_gguf_u64(r->g, mdl_card_key(r, "feed_forward_length", key), &none) || none == 0)))
+        s = mdl_card_layered_u32(r, "feed_forward_length", MDL_FF_MAX, true, c->layers, &c->ff);
     if (s == KVS_OK)
-        s = need_u32(r, "context_length", CONTEXT_MAX, &c->context_length);
+        s = mdl_card_need_u32(r, "context_length", MDL_CONTEXT_MAX, &c->context_length);
     if (s == KVS_OK)
-        s = optional_f64(r, "attention.layer_norm_rms_epsilon", 0, 1, &eps);
+        s = mdl_card_optional_f64(r, "attention.layer_norm_rms_epsilon", 0, 1, &eps);
     c->norm_eps = (float)eps;
     if (s != KVS_OK || c->heads == 0)
         return s;
     c->key_dim = c->value_dim = c->width / c->heads;
-    s = optional_u32(r, "attention.key_length", HEAD_DIM_MAX, &c->key_dim);
+    s = mdl_card_optional_u32(r, "attention.key_length", MDL_HEAD_DIM_MAX, &c->key_dim);
     if (s == KVS_OK)
-        s = optional_u32(r, "attention.value_length", HEAD_DIM_MAX, &c->value_dim);
-    if (s == KVS_OK && r->memory == LATENT)
+        s = mdl_card_optional_u32(r, "attention.value_length", MDL_HEAD_DIM_MAX, &c->value_dim);
+    if (s == KVS_OK && r->arch->memory == MDL_MEMORY_LATENT)
         s = read_latent(c, r);
-    if (s == KVS_OK && (c->key_dim < 1 || c->key_dim > HEAD_DIM_MAX || c->value_dim < 1 || c->value_dim > HEAD_DIM_MAX))
+    if (s == KVS_OK &&
+        (c->key_dim < 1 || c->key_dim > MDL_HEAD_DIM_MAX || c->value_dim < 1 || c->value_dim > MDL_HEAD_DIM_MAX))
         return kvs_fail(r->err, KVS_SELF_MODEL,
                         "%s.attention.head_count: heads of %" PRIu32 " dimensions are not possible", c->arch,
                         c->key_dim);
     return s;
 }
 
-static kvs_status read_rope_scaling(struct mdl_card *c, const struct reader *r)
+static kvs_status read_rope_scaling(struct mdl_card *c, const struct mdl_card_reader *r)
 {
-    char key[KEY_CAP];
+    char key[MDL_KEY_CAP];
     struct mdl_str type;
     double factor = 0;
     c->rope.original_context = c->context_length;
-    kvs_status s = optional_u32(r, "rope.scaling.original_context_length", CONTEXT_MAX, &c->rope.original_context);
+    kvs_status s =
+        mdl_card_optional_u32(r, "rope.scaling.original_context_length", MDL_CONTEXT_MAX, &c->rope.original_context);
     if (s == KVS_OK)
-        s = optional_f64(r, "rope.scale_linear", 1e-6, 1e6, &factor); /* how files before 2024 write a linear factor */
+        s = mdl_card_optional_f64(r, "rope.scale_linear", 1e-6, 1e6,
+                                  &factor); /* how files before 2024 write a linear factor */
     bool old_linear = factor != 0;
     if (s == KVS_OK)
-        s = optional_f64(r, "rope.scaling.factor", 0, 1e6, &factor);
+        s = mdl_card_optional_f64(r, "rope.scaling.factor", 0, 1e6, &factor);
     if (s == KVS_OK)
-        s = optional_f64(r, "rope.scaling.attn_factor", 1e-6, 1e6, &c->rope.attn_factor);
+        s = mdl_card_optional_f64(r, "rope.scaling.attn_factor", 1e-6, 1e6, &c->rope.attn_factor);
     if (s != KVS_OK)
         return s;
     c->rope.factor = factor != 0 ? factor : 1;
     if (mdl_gguf_tensor(r->g, "rope_freqs.weight") != NULL) {
         c->rope.scaling = MDL_ROPE_FACTORS;
-    } else if (!mdl_gguf_str(r->g, arch_key(r, "rope.scaling.type", key), &type)) {
+    } else if (mdl_gguf_tensor(r->g, "rope_factors_long.weight") != NULL) {
+        c->rope.scaling = MDL_ROPE_LONGROPE;
+    } else if (!mdl_gguf_str(r->g, mdl_card_key(r, "rope.scaling.type", key), &type)) {
         c->rope.scaling = old_linear && c->rope.factor != 1 ? MDL_ROPE_LINEAR : MDL_ROPE_NONE;
-    } else if (str_is(type, "none")) {
+    } else if (mdl_str_is(type, "none")) {
         c->rope.scaling = MDL_ROPE_NONE;
         c->rope.factor = 1;
-    } else if (str_is(type, "linear")) {
+    } else if (mdl_str_is(type, "linear")) {
         c->rope.scaling = c->rope.factor != 1 ? MDL_ROPE_LINEAR : MDL_ROPE_NONE;
-    } else if (str_is(type, "yarn")) {
+    } else if (mdl_str_is(type, "yarn")) {
         c->rope.scaling = MDL_ROPE_YARN;
-    } else if (str_is(type, "longrope")) {
+    } else if (mdl_str_is(type, "longrope")) {
         c->rope.scaling = MDL_ROPE_LONGROPE;
     } else {
         char text[40];
@@ -296,16 +288,17 @@ static kvs_status read_rope_scaling(struct mdl_card *c, const struct reader *r)
     return KVS_OK;
 }
 
-static kvs_status read_rope(struct mdl_card *c, const struct reader *r)
+static kvs_status read_rope(struct mdl_card *c, const struct mdl_card_reader *r)
 {
     c->rope.dims = c->key_dim;
     c->rope.base = 10000;
     c->rope.attn_factor = c->rope.factor = 1;
+    c->rope.neox = r->arch->neox;
     if (c->heads == 0)
         return KVS_OK;
-    kvs_status s = optional_u32(r, "rope.dimension_count", HEAD_DIM_MAX, &c->rope.dims);
+    kvs_status s = mdl_card_optional_u32(r, "rope.dimension_count", MDL_HEAD_DIM_MAX, &c->rope.dims);
     if (s == KVS_OK)
-        s = optional_f64(r, "rope.freq_base", 1, 1e12, &c->rope.base);
+        s = mdl_card_optional_f64(r, "rope.freq_base", 1, 1e12, &c->rope.base);
     if (s != KVS_OK)
         return s;
     if (c->rope.dims > c->key_dim || c->rope.dims % 2 != 0)
@@ -315,7 +308,7 @@ static kvs_status read_rope(struct mdl_card *c, const struct reader *r)
     return read_rope_scaling(c, r);
 }
 
-static kvs_status read_vocab(struct mdl_card *c, const struct reader *r)
+static kvs_status read_vocab(struct mdl_card *c, const struct mdl_card_reader *r)
 {
     const struct mdl_tensor *embd = mdl_gguf_tensor(r->g, "token_embd.weight");
     uint64_t n;
@@ -334,7 +327,7 @@ static kvs_status read_vocab(struct mdl_card *c, const struct reader *r)
     return KVS_OK;
 }
 
-static kvs_status read_id(const struct mdl_card *c, const struct reader *r, const char *key, int32_t absent,
+static kvs_status read_id(const struct mdl_card *c, const struct mdl_card_reader *r, const char *key, int32_t absent,
                           int32_t *out)
 {
     uint64_t v;
@@ -376,17 +369,17 @@ static void find_eog_by_text(struct mdl_card *c, const struct mdl_gguf *g)
             !mdl_gguf_array_str(g, "tokenizer.ggml.tokens", i, &s))
             continue;
         for (size_t t = 0; t < sizeof texts / sizeof texts[0]; t++) {
-            if (str_is(s, texts[t]))
+            if (mdl_str_is(s, texts[t]))
                 add_eog(c, (int32_t)i);
         }
     }
 }
 
-static kvs_status read_ids(struct mdl_card *c, const struct reader *r)
+static kvs_status read_ids(struct mdl_card *c, const struct mdl_card_reader *r)
 {
     struct mdl_str model;
     int32_t eom = -1;
-    bool spm = mdl_gguf_str(r->g, "tokenizer.ggml.model", &model) && str_is(model, "llama");
+    bool spm = mdl_gguf_str(r->g, "tokenizer.ggml.model", &model) && mdl_str_is(model, "llama");
     kvs_status s = read_id(c, r, "tokenizer.ggml.bos_token_id", spm ? 1 : -1, &c->bos);
     if (s == KVS_OK)
         s = read_id(c, r, "tokenizer.ggml.eos_token_id", spm ? 2 : -1, &c->eos);
@@ -409,27 +402,19 @@ static kvs_status read_ids(struct mdl_card *c, const struct reader *r)
 
 kvs_status mdl_card_read(const struct mdl_gguf *g, struct mdl_card *out, struct kvs_error *err)
 {
+    static kvs_status (*const steps[])(struct mdl_card *, const struct mdl_card_reader *) = {
+        read_shape, read_rope, mdl_card_read_experts, mdl_card_read_window, mdl_card_read_scales, read_vocab, read_ids};
     struct mdl_card c;
     struct mdl_str name;
-    uint64_t experts;
-    char key[KEY_CAP];
     memset(&c, 0, sizeof c);
-    memory m = ATTENTION;
-    kvs_status s = read_arch(&c, g, &m, err);
-    if (s != KVS_OK)
-        return s;
-    const struct reader r = {g, c.arch, m, err};
+    struct mdl_card_reader r = {g, NULL, err};
+    kvs_status s = read_arch(&c, g, &r.arch, err);
+    if (s == KVS_OK)
+        s = mdl_card_check_keys(&r);
     if (mdl_gguf_str(g, "general.name", &name))
         copy_text(c.name, sizeof c.name, name);
-    if (mdl_gguf_u64(g, arch_key(&r, "expert_count", key), &experts) && experts > 0)
-        return kvs_fail(err, KVS_SELF_MODEL, "%s: mixtures of experts are not supported by this build", key);
-    s = read_shape(&c, &r);
-    if (s == KVS_OK)
-        s = read_rope(&c, &r);
-    if (s == KVS_OK)
-        s = read_vocab(&c, &r);
-    if (s == KVS_OK)
-        s = read_ids(&c, &r);
+    for (size_t i = 0; s == KVS_OK && i < sizeof steps / sizeof steps[0]; i++)
+        s = steps[i](&c, &r);
     if (s == KVS_OK)
         *out = c;
     return s;
@@ -443,6 +428,8 @@ size_t mdl_card_rope_text(const struct mdl_card *c, uint32_t context, char *out,
     if (c->rope.scaling == MDL_ROPE_LINEAR || c->rope.scaling == MDL_ROPE_YARN || c->rope.scaling == MDL_ROPE_LONGROPE)
         n += kvs_format(out + n, cap - n, ",factor=%.17g,attn=%.17g,original=%" PRIu32, c->rope.factor,
                         c->rope.attn_factor, c->rope.original_context);
+    if (c->window.tokens != 0 && c->rope.window_base != 0)
+        n += kvs_format(out + n, cap - n, ",window_base=%.17g", c->rope.window_base);
     n += kvs_format(out + n, cap - n, ",context=%" PRIu32, context);
     return n;
 }

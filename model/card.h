@@ -14,6 +14,9 @@ typedef enum mdl_rope_scaling { MDL_ROPE_NONE, MDL_ROPE_LINEAR, MDL_ROPE_YARN, M
 #define MDL_LAYER_ATTENTION 1u
 #define MDL_LAYER_STATE 2u
 
+/* How the logits of the router of a mixture become weights; the numbers are the file format's. */
+typedef enum mdl_gating { MDL_GATE_SOFTMAX = 1, MDL_GATE_SIGMOID = 2, MDL_GATE_SOFTMAX_CHOSEN = 3 } mdl_gating;
+
 struct mdl_card {
     char arch[32];           /* "llama" */
     char name[96];           /* general.name, or "" */
@@ -44,11 +47,35 @@ struct mdl_card {
         mdl_rope_scaling scaling; /* MDL_ROPE_FACTORS: tensor rope_freqs.weight */
         double factor, attn_factor;
         uint32_t original_context;
+        bool neox;           /* rotated pairs are (i, i + dims / 2), else (2i, 2i + 1) */
+        double window_base;  /* base of the windowed layers, which have no scaling then; 0: as the others */
     } rope;
+    struct {                 /* count 0: no mixture of experts, and nothing else is set */
+        uint32_t count, used, ff, ff_shared; /* ff_shared 0: no shared expert */
+        uint32_t dense_layers;               /* so many at the start have none */
+        uint32_t groups, groups_used;
+        mdl_gating gating;
+        bool normalise;                      /* weights of the chosen are divided by their sum */
+        float scale;
+    } experts;
+    struct {
+        uint32_t tokens, period; /* layer l sees `tokens` keys, itself included, unless (l + 1) % period == 0; 0: all see all */
+    } window;
+    struct {
+        float embedding, residual; /* factors: 1 = none */
+        float attention;           /* of scores; 0: 1 / sqrt(key_dim) */
+        float logit;               /* logits are divided by it */
+    } scale;
     int32_t bos, eos, eot, unk, pad; /* -1 when absent */
     int32_t eog[8];          /* ids that end generation: eos, eot, eom and their like */
     uint32_t eog_count;
 };
+
+/* Keys that layer `layer` sees, itself included; 0: all. */
+static inline uint32_t mdl_card_window(const struct mdl_card *c, uint32_t layer)
+{
+    return c->window.tokens != 0 && (layer + 1) % c->window.period != 0 ? c->window.tokens : 0;
+}
 
 /* Fails with KVS_SELF_MODEL and the offending key when something needed is absent or out of range, and for architectures
  * that this build has not: the text names the architecture and those that are there. */

@@ -20,7 +20,17 @@ struct eng_arch {
     eng_activation activation; /* between gate and up */
 };
 
-extern const struct eng_arch eng_arch_llama, eng_arch_mamba, eng_arch_mamba2;
+extern const struct eng_arch eng_arch_gemma3;
+extern const struct eng_arch eng_arch_gpt_oss;
+extern const struct eng_arch eng_arch_granite;
+extern const struct eng_arch eng_arch_llama;
+extern const struct eng_arch eng_arch_mamba;
+extern const struct eng_arch eng_arch_mamba2;
+extern const struct eng_arch eng_arch_phi3;
+extern const struct eng_arch eng_arch_qwen2;
+extern const struct eng_arch eng_arch_qwen2moe;
+extern const struct eng_arch eng_arch_qwen3;
+extern const struct eng_arch eng_arch_qwen3moe;
 
 /* The table of all of them; NULL: not there. names: their list for error messages. */
 const struct eng_arch *eng_arch_find(const char *name);

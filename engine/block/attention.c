@@ -49,7 +49,8 @@ static void prepare(struct eng_run *r, uint32_t row, const struct eng_attention 
     if (a->rotation != ENG_ROTATION_NONE) {
         const struct eng_rotation *t = &r->m->rotation[a->rotation];
         size_t at = (size_t)r->c->row[row].pos * (k->rope.dims / 2);
-        r->ops->rope(x, heads, k->key_dim, k->rope.dims, t->cosines + at, t->sines + at);
+        (k->rope.neox ? r->ops->rope_neox : r->ops->rope)(x, heads, k->key_dim, k->rope.dims, t->cosines + at,
+                                                          t->sines + at);
     }
 }
 
@@ -59,8 +60,7 @@ static void rotate(struct eng_run *r, uint32_t layer)
     const struct mdl_card *k = r->card;
     const struct eng_layer *l = &r->m->layer[layer];
     kvc_type type = c->layout.kv_type;
-    ENG_OWN_ROWS(r, i)
-    {
+    ENG_OWN_ROWS (r, i) {
         float *q = eng_row_at(c->q, i, c->q_stride), *key = eng_row_at(c->k, i, c->k_stride),
               *v = eng_row_at(c->v, i, c->v_stride);
         prepare(r, i, &l->attention, q, k->heads, l->q_bias, l->q_norm);
@@ -83,9 +83,19 @@ static float *partial(const struct eng_run *r, uint32_t slot, uint32_t head)
     return r->c->partial + ((size_t)slot * r->card->heads + head) * (r->card->value_dim + 2);
 }
 
+/* A head's sink takes part in the softmax as one more key, the last, whose value is zero. */
+static void add_sink(const struct eng_run *r, const struct eng_layer *l, uint32_t head, float *m_io, float *l_io,
+                     float *o_io)
+{
+    static const float nothing[ENG_HEAD_DIM_MAX];
+    if (l->sinks != NULL) {
+        r->ops->merge(m_io, l_io, o_io, l->sinks[head], 1.0f, nothing, r->card->value_dim);
+    }
+}
+
 /* All segments of an item, merged left to right; a split item leaves its one segment for attended. */
-static void attend_item(struct eng_run *r, const struct eng_attn_item *it, const struct eng_kv_view *kv,
-                        const struct eng_attn_rows *rows, uint32_t head, uint32_t heads)
+static void attend_item(struct eng_run *r, const struct eng_layer *l, const struct eng_attn_item *it,
+                        const struct eng_kv_view *kv, const struct eng_attn_rows *rows, uint32_t head, uint32_t heads)
 {
     struct eng_ctx *c = r->c;
     struct eng_scratch *s = r->scratch;
@@ -105,7 +115,7 @@ static void attend_item(struct eng_run *r, const struct eng_attn_item *it, const
         s->sum_l[i] = 0.0f;
         memset(s->sum_o + (size_t)i * vs, 0, dim * sizeof(float));
     }
-    for (uint32_t seg = 0; seg < it->segment_count; seg++) {
+    for (uint32_t seg = eng_first_key(rows->pos[0], rows->window) / ENG_SEGMENT; seg < it->segment_count; seg++) {
         r->ops->attend(kv, seg * ENG_SEGMENT, rows, s);
         for (uint32_t i = 0; i < rows->count; i++) {
             r->ops->merge(&s->sum_m[i], &s->sum_l[i], s->sum_o + (size_t)i * vs, s->m[i], s->l[i],
@@ -114,6 +124,7 @@ static void attend_item(struct eng_run *r, const struct eng_attn_item *it, const
     }
     for (uint32_t i = 0; i < rows->count; i++) {
         float *o = c->o + (size_t)(it->row + i / heads) * c->o_stride + (size_t)(head + i % heads) * dim;
+        add_sink(r, l, head + i % heads, &s->sum_m[i], &s->sum_l[i], s->sum_o + (size_t)i * vs);
         r->ops->finish(o, s->sum_o + (size_t)i * vs, s->sum_l[i], dim);
     }
 }
@@ -125,7 +136,9 @@ static void attention(struct eng_run *r, uint32_t layer)
     uint32_t share = k->heads / k->kv_heads, chunks = (share + ENG_ATTN_ROWS - 1) / ENG_ATTN_ROWS;
     uint64_t tasks = (uint64_t)c->items * k->kv_heads * chunks;
     struct eng_attn_rows rows;
-    rows.scale = r->m->layer[layer].attention.scale;
+    const struct eng_layer *l = &r->m->layer[layer];
+    rows.scale = l->attention.scale;
+    rows.window = l->attention.window;
     for (uint64_t t; (t = eng_team_ticket(r->self)) < tasks;) {
         const struct eng_attn_item *it = &c->item[t / (k->kv_heads * chunks)];
         uint32_t kv_head = (uint32_t)(t / chunks % k->kv_heads), chunk = (uint32_t)(t % chunks);
@@ -139,7 +152,7 @@ static void attention(struct eng_run *r, uint32_t layer)
             }
         }
         struct eng_kv_view view = kv_view(c, layer, kv_head, c->row[it->row].table);
-        attend_item(r, it, &view, &rows, head, heads);
+        attend_item(r, l, it, &view, &rows, head, heads);
     }
 }
 
@@ -148,8 +161,7 @@ static void attended(struct eng_run *r, uint32_t layer)
     struct eng_ctx *c = r->c;
     const struct mdl_card *k = r->card;
     uint32_t dim = k->value_dim;
-    ENG_OWN_ROWS(r, i)
-    {
+    ENG_OWN_ROWS (r, i) {
         float *o = eng_row_at(c->o, i, c->o_stride);
         if (c->row[i].slot != UINT32_MAX) {
             for (uint32_t h = 0; h < k->heads; h++) {
@@ -159,6 +171,7 @@ static void attended(struct eng_run *r, uint32_t layer)
                     const float *p = partial(r, c->row[i].slot + s, h);
                     r->ops->merge(&m, &l, sum, p[0], p[1], p + 2, dim);
                 }
+                add_sink(r, &r->m->layer[layer], h, &m, &l, sum);
                 r->ops->finish(o + (size_t)h * dim, sum, l, dim);
             }
         }

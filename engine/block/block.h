@@ -70,10 +70,15 @@ void eng_block_state(struct eng_run *r, uint32_t layer);
 bool eng_state_quantized(const struct eng_layer *l);
 /* gate and up, activation, down: pending. */
 void eng_block_ffn(struct eng_run *r, uint32_t layer);
+/* The architecture's activation: g = f(g) * u. */
+void eng_activate(const struct eng_run *r, float *g, const float *u, uint32_t n);
+/* Mixture of experts, with its shared expert where the layer has one: pending. */
+void eng_block_moe(struct eng_run *r, uint32_t layer);
+bool eng_moe_quantized(const struct eng_layer *l);
 /* Logits of the rows that are asked for, scaled by the card's logit_scale. */
 void eng_block_head(struct eng_run *r);
 
-/* The layer most architectures have: norm, attention, norm, feed-forward. */
+/* The layer most architectures have: norm, attention, norm, feed-forward (a mixture where there is a router). */
 void eng_layer_transformer(struct eng_run *r, uint32_t layer);
 /* A step: embedding, m->arch->layer for each layer with the caller's callback after it, output. */
 void eng_forward_member(struct eng_ctx *c, struct eng_member *self);

@@ -8,6 +8,15 @@ bool eng_ffn_quantized(const struct eng_layer *l)
     return eng_any_quantized((const struct eng_weight *const[]){&l->gate, &l->up}, 2);
 }
 
+void eng_activate(const struct eng_run *r, float *g, const float *u, uint32_t n)
+{
+    switch (r->m->arch->activation) {
+    case ENG_SILU: r->ops->silu_mul(g, u, n); break;
+    case ENG_GELU: r->ops->gelu_mul(g, u, n); break;
+    case ENG_CLAMPED_SWIGLU: r->ops->clamped_swiglu(g, u, n); break;
+    }
+}
+
 void eng_block_ffn(struct eng_run *r, uint32_t layer)
 {
     struct eng_ctx *c = r->c;
@@ -15,10 +24,9 @@ void eng_block_ffn(struct eng_run *r, uint32_t layer)
     eng_products(r, (struct eng_product[]){{&l->gate, c->g, c->g_stride}, {&l->up, c->u, c->g_stride}}, 2, c->h,
                  c->y_stride, c->rows);
     eng_team_barrier(r->self);
-    ENG_OWN_ROWS(r, i)
-    {
+    ENG_OWN_ROWS (r, i) {
         float *g = eng_row_at(c->g, i, c->g_stride);
-        r->ops->silu_mul(g, eng_row_at(c->u, i, c->g_stride), l->down.cols);
+        eng_activate(r, g, eng_row_at(c->u, i, c->g_stride), l->down.cols);
         if (eng_ops_quantized(l->down.type)) {
             eng_quantize_row(r, i, g, l->down.cols);
         }

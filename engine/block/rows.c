@@ -54,9 +54,13 @@ void eng_products(struct eng_run *r, const struct eng_product *p, uint32_t count
 
 void eng_block_embed(struct eng_run *r)
 {
-    ENG_OWN_ROWS(r, i)
-    {
-        r->ops->row(&r->m->embed, (uint32_t)r->c->row[i].id, eng_row_at(r->c->x, i, r->c->y_stride));
+    float scale = r->card->scale.embedding;
+    ENG_OWN_ROWS (r, i) {
+        float *x = eng_row_at(r->c->x, i, r->c->y_stride);
+        r->ops->row(&r->m->embed, (uint32_t)r->c->row[i].id, x);
+        if (scale != 1.0f) {
+            r->ops->scale(x, scale, r->card->width);
+        }
     }
     r->pending = false;
 }
@@ -73,6 +77,9 @@ static void settle(struct eng_run *r, uint32_t row)
         if (r->pending_norm != NULL) {
             eng_row_bad(r->c, row, r->ops->norm(y, r->pending_norm, width, r->card->norm_eps, y));
         }
+        if (r->card->scale.residual != 1.0f) {
+            r->ops->scale(y, r->card->scale.residual, width);
+        }
         r->ops->add(x, y, width);
     }
 }
@@ -81,8 +88,7 @@ void eng_block_norm(struct eng_run *r, const float *weight, bool quantize)
 {
     struct eng_ctx *c = r->c;
     uint32_t width = r->card->width;
-    ENG_OWN_ROWS(r, i)
-    {
+    ENG_OWN_ROWS (r, i) {
         float *h = eng_row_at(c->h, i, c->y_stride);
         settle(r, i);
         if (weight != NULL) {
@@ -99,8 +105,7 @@ void eng_block_norm(struct eng_run *r, const float *weight, bool quantize)
 
 void eng_block_requantize(struct eng_run *r)
 {
-    ENG_OWN_ROWS(r, i)
-    {
+    ENG_OWN_ROWS (r, i) {
         eng_quantize_row(r, i, eng_row_at(r->c->h, i, r->c->y_stride), r->card->width);
     }
     eng_team_barrier(r->self);
@@ -111,8 +116,13 @@ void eng_layer_transformer(struct eng_run *r, uint32_t layer)
     const struct eng_layer *l = &r->m->layer[layer];
     eng_block_norm(r, l->attn_norm, eng_attention_quantized(l));
     eng_block_attention(r, layer);
-    eng_block_norm(r, l->ffn_norm, eng_ffn_quantized(l));
-    eng_block_ffn(r, layer);
+    if (l->router.data != NULL) {
+        eng_block_norm(r, l->ffn_norm, eng_moe_quantized(l));
+        eng_block_moe(r, layer);
+    } else {
+        eng_block_norm(r, l->ffn_norm, eng_ffn_quantized(l));
+        eng_block_ffn(r, layer);
+    }
 }
 
 /* --- output --- */
@@ -136,6 +146,9 @@ static void head_strip(struct eng_run *r, uint32_t s)
         float *to = c->logits + (size_t)i * w->rows + first;
         if (valid < ENG_STRIP) {
             memcpy(to, y + i * stride, valid * sizeof *to);
+        }
+        if (r->card->scale.logit != 1.0f) {
+            r->ops->scale(to, 1.0f / r->card->scale.logit, valid);
         }
         eng_row_bad(c, c->logit_row[i], r->ops->below(to, valid, INFINITY));
     }

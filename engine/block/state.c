@@ -123,8 +123,7 @@ static void finish(struct eng_run *r, uint32_t layer, uint32_t z)
     struct eng_ctx *c = r->c;
     const struct eng_state_weights *w = &r->m->layer[layer].state;
     uint32_t inner = r->card->ssm.inner, width = inner / r->card->ssm.groups;
-    ENG_OWN_ROWS(r, i)
-    {
+    ENG_OWN_ROWS (r, i) {
         float *g = eng_row_at(c->in, i, c->in_stride) + z;
         r->ops->silu_mul(g, eng_row_at(c->mid, i, c->mid_stride), inner);
         for (uint32_t at = 0; w->norm != NULL && at < inner; at += width) {
@@ -145,8 +144,7 @@ static void project(struct eng_run *r, const struct eng_weight *w, const float *
                     uint32_t y_stride)
 {
     if (eng_ops_quantized(w->type)) {
-        ENG_OWN_ROWS(r, i)
-        {
+        ENG_OWN_ROWS (r, i) {
             eng_quantize_row(r, i, x + (size_t)i * x_stride, w->cols);
         }
         eng_team_barrier(r->self);

@@ -13,7 +13,11 @@ typedef enum extent_of {
     HEADS_V,
     HEADS_O,
     KEY,
+    HEADS,
     FF,
+    EXPERTS,
+    FF_EXPERT,
+    FF_SHARED,
     STATE_IN,
     CONV,
     KERNEL,
@@ -28,8 +32,9 @@ typedef enum extent_of {
     GROUP
 } extent_of;
 
-/* QKV and GATE_UP: several matrices of the layer one above the other. */
-typedef enum slot_form { VECTOR, MATRIX, QKV, GATE_UP, TABLE, TURNED } slot_form;
+/* QKV and GATE_UP: several matrices of the layer one above the other. EACH: a matrix for each expert; EACH_GATE_UP: two.
+ * TABLE, TURNED: rows x cols floats, or cols x rows of them. */
+typedef enum slot_form { VECTOR, MATRIX, QKV, GATE_UP, EACH, EACH_GATE_UP, TABLE, TURNED } slot_form;
 
 static const struct slot {
     const char *name;
@@ -58,6 +63,22 @@ static const struct slot {
     {"ffn_down.weight", ENG_PART_FFN | ENG_PART_FFN_FUSED, MATRIX, AT(down), WIDTH, FF},
     {"post_attention_norm.weight", ENG_PART_POST_NORMS, VECTOR, AT(attn_post_norm), ONE, WIDTH},
     {"post_ffw_norm.weight", ENG_PART_POST_NORMS, VECTOR, AT(ffn_post_norm), ONE, WIDTH},
+    {"post_attention_norm.weight", ENG_PART_LATE_NORM, VECTOR, AT(ffn_norm), ONE, WIDTH},
+    {"attn_sinks.weight", ENG_PART_SINKS, VECTOR, AT(sinks), ONE, HEADS},
+    {"ffn_gate_inp.weight", ENG_PART_MOE, MATRIX, AT(router), EXPERTS, WIDTH},
+    {"ffn_gate_exps.weight", ENG_PART_MOE, EACH, AT(gate_experts), FF_EXPERT, WIDTH},
+    {"ffn_up_exps.weight", ENG_PART_MOE, EACH, AT(up_experts), FF_EXPERT, WIDTH},
+    {"ffn_gate_up_exps.weight", ENG_PART_MOE, EACH_GATE_UP, AT(gate_experts), FF_EXPERT, WIDTH},
+    {"ffn_down_exps.weight", ENG_PART_MOE, EACH, AT(down_experts), WIDTH, FF_EXPERT},
+    {"ffn_gate_inp.bias", ENG_PART_MOE_BIAS, VECTOR, AT(router_bias), ONE, EXPERTS},
+    {"ffn_gate_exps.bias", ENG_PART_MOE_BIAS, TABLE, AT(gate_expert_bias), EXPERTS, FF_EXPERT},
+    {"ffn_up_exps.bias", ENG_PART_MOE_BIAS, TABLE, AT(up_expert_bias), EXPERTS, FF_EXPERT},
+    {"ffn_down_exps.bias", ENG_PART_MOE_BIAS, TABLE, AT(down_expert_bias), EXPERTS, WIDTH},
+    {"exp_probs_b.bias", ENG_PART_CHOICE_BIAS, VECTOR, AT(router_choice_bias), ONE, EXPERTS},
+    {"ffn_gate_shexp.weight", ENG_PART_SHARED, MATRIX, AT(shared_gate), FF_SHARED, WIDTH},
+    {"ffn_up_shexp.weight", ENG_PART_SHARED, MATRIX, AT(shared_up), FF_SHARED, WIDTH},
+    {"ffn_down_shexp.weight", ENG_PART_SHARED, MATRIX, AT(shared_down), WIDTH, FF_SHARED},
+    {"ffn_gate_inp_shexp.weight", ENG_PART_SHARED_ROUTER, MATRIX, AT(shared_router), ONE, WIDTH},
     {"ffn_norm", ENG_PART_BARE_FFN_NORM, VECTOR, AT(ffn_norm), ONE, WIDTH},
     {"ssm_in.weight", ENG_PART_STATE, MATRIX, AT(state.in), STATE_IN, WIDTH},
     {"ssm_conv1d.weight", ENG_PART_STATE, TURNED, AT(state.conv), CONV, KERNEL},
@@ -83,7 +104,11 @@ static uint64_t extent(const struct mdl_card *c, extent_of d)
     case HEADS_V: return (uint64_t)c->kv_heads * c->value_dim;
     case HEADS_O: return (uint64_t)c->heads * c->value_dim;
     case KEY: return c->key_dim;
+    case HEADS: return c->heads;
     case FF: return c->ff;
+    case EXPERTS: return c->experts.count;
+    case FF_EXPERT: return c->experts.ff;
+    case FF_SHARED: return c->experts.ff_shared;
     case STATE_IN:
         return c->ssm.inner + (uint64_t)(c->ssm.per_channel ? c->ssm.inner : eng_conv_channels(c) + c->ssm.heads);
     case CONV: return eng_conv_channels(c);
@@ -110,6 +135,9 @@ static const void *data_of(struct eng_layer *l, const struct slot *s)
 {
     if (s->form == VECTOR || s->form == TABLE || s->form == TURNED) {
         return *(float **)field_of(l, s);
+    }
+    if (s->form == EACH) {
+        return *(struct eng_weight **)field_of(l, s);
     }
     return ((const struct eng_weight *)field_of(l, s))->data;
 }
@@ -167,6 +195,11 @@ static kvs_status take(struct eng_model *m, struct eng_layer *l, const struct sl
     case TURNED: return eng_model_table(m, t, rows, cols, s->form == TURNED, field, err);
     case MATRIX: return eng_model_matrix(m, t, rows, cols, field, err);
     case QKV: return take_qkv(m, l, t, err);
+    case EACH: return eng_model_experts(m, t, rows, 0, rows, cols, field, err);
+    case EACH_GATE_UP: {
+        kvs_status st = eng_model_experts(m, t, 2 * rows, 0, rows, cols, &l->gate_experts, err);
+        return st == KVS_OK ? eng_model_experts(m, t, 2 * rows, rows, rows, cols, &l->up_experts, err) : st;
+    }
     case GATE_UP: {
         kvs_status st = eng_model_rows(m, t, 2 * rows, 0, rows, cols, &l->gate, err);
         return st == KVS_OK ? eng_model_rows(m, t, 2 * rows, rows, rows, cols, &l->up, err) : st;
@@ -211,6 +244,12 @@ kvs_status eng_tensor_take(struct eng_model *m, const struct mdl_tensor *t, stru
     if (is(t->name, "rope_freqs.weight")) {
         return eng_model_vector(m, t, c->rope.dims / 2, &m->rope_freqs, err);
     }
+    if (c->rope.scaling == MDL_ROPE_LONGROPE && is(t->name, "rope_factors_long.weight")) {
+        return eng_model_vector(m, t, c->rope.dims / 2, &m->rope_long, err);
+    }
+    if (c->rope.scaling == MDL_ROPE_LONGROPE && is(t->name, "rope_factors_short.weight")) {
+        return eng_model_vector(m, t, c->rope.dims / 2, &m->rope_short, err);
+    }
     return unknown(m, t, err);
 }
 
@@ -219,7 +258,8 @@ kvs_status eng_tensors_complete(struct eng_model *m, struct kvs_error *err)
     for (uint32_t l = 0; l < m->card.layers; l++) {
         uint32_t must = m->arch->parts(&m->card, l).must;
         for (size_t i = 0; i < SLOTS; i++) {
-            if ((slots[i].part & must) != 0 && slots[i].form != QKV && data_of(&m->layer[l], &slots[i]) == NULL) {
+            if ((slots[i].part & must) != 0 && slots[i].form != QKV && slots[i].form != EACH_GATE_UP &&
+                data_of(&m->layer[l], &slots[i]) == NULL) {
                 return kvs_fail(err, KVS_SELF_MODEL, "tensor blk.%u.%s is missing", l, slots[i].name);
             }
         }
@@ -245,6 +285,11 @@ void eng_tensors_free(struct eng_model *m)
                 struct eng_weight *w = field_of(l, &slots[j]);
                 free(w->data);
                 w->data = NULL;
+            } else if (slots[j].form == EACH) {
+                struct eng_weight **w = field_of(l, &slots[j]);
+                free(*w != NULL ? (*w)[0].data : NULL);
+                free(*w);
+                *w = NULL;
             }
         }
     }
@@ -252,4 +297,6 @@ void eng_tensors_free(struct eng_model *m)
     free(m->output.data);
     free(m->output_norm);
     free(m->rope_freqs);
+    free(m->rope_long);
+    free(m->rope_short);
 }

@@ -19,6 +19,13 @@ enum {
     ENG_PART_FFN = 1u << 6,            /* ffn_gate, ffn_up, ffn_down */
     ENG_PART_FFN_FUSED = 1u << 7,      /* ffn_up with 2 * ff rows, gate first; ffn_down */
     ENG_PART_POST_NORMS = 1u << 8,     /* post_attention_norm, post_ffw_norm: of a branch before it is added */
+    ENG_PART_LATE_NORM = 1u << 9,      /* ffn_norm, called post_attention_norm */
+    ENG_PART_SINKS = 1u << 10,         /* attn_sinks [heads] */
+    ENG_PART_MOE = 1u << 11,           /* ffn_gate_inp; ffn_{gate,up,down}_exps, or ffn_gate_up_exps */
+    ENG_PART_MOE_BIAS = 1u << 12,      /* biases of all of these */
+    ENG_PART_CHOICE_BIAS = 1u << 13,   /* exp_probs_b.bias: for the selection only */
+    ENG_PART_SHARED = 1u << 14,        /* ffn_{gate,up,down}_shexp */
+    ENG_PART_SHARED_ROUTER = 1u << 15, /* ffn_gate_inp_shexp: a factor for the shared expert */
     ENG_PART_STATE = 1u << 16,         /* ssm_in, ssm_conv1d, ssm_dt.bias, ssm_a, ssm_d, ssm_out */
     ENG_PART_STATE_STEP = 1u << 17,    /* mamba: ssm_x, ssm_dt */
     ENG_PART_STATE_NORM = 1u << 18,    /* mamba2: ssm_norm, by group */

@@ -58,7 +58,12 @@ struct eng_attn_rows {
     uint32_t pos[ENG_ATTN_ROWS];
     uint32_t count;
     float scale;
+    uint32_t window; /* keys that a row sees, its own included; 0: all. Blocks before all rows' windows are not read. */
 };
+static inline uint32_t eng_first_key(uint32_t pos, uint32_t window)
+{
+    return window != 0 && pos >= window ? pos + 1 - window : 0;
+}
 
 /* Scratch of one thread; `attend` leaves a segment's m, l (folded) and o of each row in it. Strides are key_stride and
  * value_stride. */
@@ -87,9 +92,16 @@ struct eng_ops {
     bool (*norm)(const float *x, const float *weight, uint32_t n, float eps, float *y_out);
     bool (*quantize)(const float *x, uint32_t n, int16_t *q_out, float *dx_out, float *sx_out, int32_t *sum_out);
     void (*add)(float *x, const float *y, uint32_t n);
-    void (*silu_mul)(float *g, const float *u, uint32_t n); /* g = silu(g) * u */
+    void (*scale)(float *x, float s, uint32_t n);
+    void (*add_scaled)(float *y, const float *x, float s, uint32_t n); /* y = fma(s, x, y) */
+    void (*silu_mul)(float *g, const float *u, uint32_t n);            /* g = silu(g) * u */
+    void (*gelu_mul)(float *g, const float *u, uint32_t n);            /* GELU by its tanh form */
+    void (*clamped_swiglu)(float *g, const float *u, uint32_t n);      /* numerics.md, "gates" */
+    /* Rotated pairs are (2i, 2i + 1), or with neox (i, i + rope_dims / 2). */
     void (*rope)(float *x, uint32_t heads, uint32_t head_dim, uint32_t rope_dims, const float *cosines,
                  const float *sines);
+    void (*rope_neox)(float *x, uint32_t heads, uint32_t head_dim, uint32_t rope_dims, const float *cosines,
+                      const float *sines);
     bool (*below)(const float *x, uint32_t n, float limit); /* every |x| < limit */
     float (*sum_exp)(const float *x, uint32_t n, float max,
                      float divisor); /* sum of exp((x - max) / divisor), 16 lanes */
@@ -105,7 +117,8 @@ struct eng_ops {
     void (*matmul)(const struct eng_weight *w, uint32_t strip, const struct eng_acts *a, uint32_t rows, float *y,
                    size_t y_stride, struct eng_scratch *s);
 
-    /* Attention. k and v hold one head's values (latent: v is not looked at); attend: keys first_key .. min(first_key + 511, pos) of each row. */
+    /* Attention. k and v hold one head's values (latent: v is not looked at); attend: keys first_key .. min(first_key + 511, pos) of each row,
+     * of those the ones in its window. */
     void (*kv_write)(const struct eng_kv_view *kv, uint32_t pos, const float *k, const float *v);
     void (*attend)(const struct eng_kv_view *kv, uint32_t first_key, const struct eng_attn_rows *r,
                    struct eng_scratch *s);

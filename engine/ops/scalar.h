@@ -87,6 +87,30 @@ static inline float eng_softplus(float x)
     return (0.0f > x ? 0.0f : x) + y;
 }
 
+#define ENG_GELU_SLOPE 1.5957691216f /* 2 * sqrt(2 / pi) */
+#define ENG_GELU_CUBE 0.044715f
+#define ENG_SWIGLU_LIMIT 7.0f
+#define ENG_SWIGLU_ALPHA 1.702f
+
+static inline float eng_silu(float g)
+{
+    return g / (1.0f + eng_exp(-g));
+}
+
+/* 0.5 g (1 + tanh(sqrt(2 / pi) (g + 0.044715 g^3))), written as g times a logistic function. */
+static inline float eng_gelu(float g)
+{
+    return g / (1.0f + eng_exp(-((g * ENG_GELU_SLOPE) * fmaf(ENG_GELU_CUBE, g * g, 1.0f))));
+}
+
+static inline float eng_clamped_swiglu(float g, float u)
+{
+    g = g < ENG_SWIGLU_LIMIT ? g : ENG_SWIGLU_LIMIT;
+    u = u < ENG_SWIGLU_LIMIT ? u : ENG_SWIGLU_LIMIT;
+    u = u > -ENG_SWIGLU_LIMIT ? u : -ENG_SWIGLU_LIMIT;
+    return (g / (1.0f + eng_exp(-(g * ENG_SWIGLU_ALPHA)))) * (u + 1.0f);
+}
+
 /* Sums 16 lanes in the order 8-4-2-1; the array is used up. */
 static inline float eng_fold16(float lanes[16])
 {

@@ -209,14 +209,16 @@ static void copy_run(const struct eng_kv_view *kv, const void *page, uint32_t n,
     }
 }
 
-/* Blocks below 64 tokens: those that hold keys t0 .. t0 + keys - 1, side by side; lanes past them are zero. */
-static void tile_gather(const struct eng_kv_view *kv, uint32_t t0, uint32_t keys, struct eng_scratch *s,
+/* Blocks below 64 tokens: those that hold keys t0 + first .. t0 + keys - 1, side by side; lanes outside them are zero. */
+static void tile_gather(const struct eng_kv_view *kv, uint32_t t0, uint32_t first, uint32_t keys, struct eng_scratch *s,
                         struct tile *out)
 {
-    if (keys < ENG_TILE) {
+    first = first / kv->block_tokens * kv->block_tokens;
+    if (keys < ENG_TILE || first > 0) {
         memset(s->k_tile, 0, (size_t)kv->key_dim * ENG_TILE * sizeof(float));
+        memset(s->v_tile, 0, (size_t)kv->value_dim * first * sizeof(float));
     }
-    for (uint32_t t = 0; t < keys; t += kv->block_tokens) {
+    for (uint32_t t = first; t < keys; t += kv->block_tokens) {
         copy_run(kv, eng_kv_page(kv, (t0 + t) >> kv->block_shift), kv->block_tokens, s->k_tile + t,
                  s->v_tile + (size_t)t * kv->value_dim);
     }
@@ -248,7 +250,8 @@ static void widen(const uint16_t *from, size_t stride, uint32_t rows, uint32_t n
     }
 }
 
-static struct tile tile_of(const struct eng_kv_view *kv, uint32_t t0, uint32_t keys, uint32_t rows,
+/* Keys t0 .. t0 + keys - 1, of which those before t0 + first need not be there. */
+static struct tile tile_of(const struct eng_kv_view *kv, uint32_t t0, uint32_t first, uint32_t keys, uint32_t rows,
                            struct eng_scratch *s)
 {
     struct tile t;
@@ -256,7 +259,7 @@ static struct tile tile_of(const struct eng_kv_view *kv, uint32_t t0, uint32_t k
         return tile_latent(kv, t0, keys, s);
     }
     if (kv->block_tokens < ENG_TILE) {
-        tile_gather(kv, t0, keys, s, &t);
+        tile_gather(kv, t0, first, keys, s, &t);
         return t;
     }
     size_t es = kv->type == KVC_F16 ? 2 : 4, inside = t0 & (kv->block_tokens - 1);
@@ -276,13 +279,16 @@ static struct tile tile_of(const struct eng_kv_view *kv, uint32_t t0, uint32_t k
 
 /* --- one tile --- */
 
-/* Scores of one row become probabilities; its running m, lanes and o follow. lanes: a multiple of 32 that holds keys.
- */
-static void softmax_row(float *p, uint32_t keys, uint32_t lanes, float scale, float *m_io, float *lane, float *o,
-                        uint32_t dim)
+/* Scores of one row become probabilities; its running m, lanes and o follow. Keys first .. keys - 1 are seen; lanes: a
+ * multiple of 32 that holds keys. */
+static void softmax_row(float *p, uint32_t first, uint32_t keys, uint32_t lanes, float scale, float *m_io, float *lane,
+                        float *o, uint32_t dim)
 {
     const __m256 vs = _mm256_set1_ps(scale), none = _mm256_set1_ps(-INFINITY);
     __m256 top = none;
+    for (uint32_t j = 0; j < first; j++) {
+        p[j] = -INFINITY;
+    }
     for (uint32_t j = keys; j < lanes; j++) {
         p[j] = -INFINITY;
     }
@@ -320,8 +326,9 @@ static void tile_rows(const struct eng_kv_view *kv, const struct tile *t, const 
     float *o = s->o + (size_t)first * s->value_stride;
     scores(t, kv->key_dim, lanes, s->q + (size_t)first * s->key_stride, s->key_stride, s->prob, n, t->v);
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t visible = r->pos[first + i] + 1 - t0;
-        softmax_row(s->prob + i * ENG_TILE, visible < lanes ? visible : lanes, lanes, r->scale, &s->m[first + i],
+        uint32_t visible = r->pos[first + i] + 1 - t0, from = eng_first_key(r->pos[first + i], r->window);
+        from = from <= t0 ? 0 : from - t0 < lanes ? from - t0 : lanes;
+        softmax_row(s->prob + i * ENG_TILE, from, visible < lanes ? visible : lanes, lanes, r->scale, &s->m[first + i],
                     s->lanes + (first + i) * 16, o + (size_t)i * s->value_stride, kv->value_dim);
     }
     values(t, kv->value_dim, keys, s->prob, o, s->value_stride, n, ahead);
@@ -330,7 +337,7 @@ static void tile_rows(const struct eng_kv_view *kv, const struct tile *t, const 
 void eng_avx2_attend(const struct eng_kv_view *kv, uint32_t first_key, const struct eng_attn_rows *r,
                      struct eng_scratch *s)
 {
-    uint32_t last = r->pos[r->count - 1];
+    uint32_t last = r->pos[r->count - 1], from = eng_first_key(r->pos[0], r->window);
     for (uint32_t i = 0; i < r->count; i++) {
         s->m[i] = -INFINITY;
         memcpy(s->q + (size_t)i * s->key_stride, r->q[i], kv->key_dim * sizeof(float));
@@ -338,7 +345,11 @@ void eng_avx2_attend(const struct eng_kv_view *kv, uint32_t first_key, const str
         memset(s->o + (size_t)i * s->value_stride, 0, s->value_stride * sizeof(float));
     }
     for (uint32_t t0 = first_key; t0 < first_key + ENG_SEGMENT && t0 <= last; t0 += ENG_TILE) {
-        struct tile t = tile_of(kv, t0, last + 1 - t0 < ENG_TILE ? last + 1 - t0 : ENG_TILE, r->count, s);
+        if (from >= t0 + ENG_TILE) {
+            continue; /* no row sees it, and its page may be gone */
+        }
+        struct tile t = tile_of(kv, t0, from > t0 ? from - t0 : 0, last + 1 - t0 < ENG_TILE ? last + 1 - t0 : ENG_TILE,
+                                r->count, s);
         bool more = t0 + ENG_TILE <= last && kv->block_tokens >= ENG_TILE;
         const char *ahead =
             more ? (const char *)eng_kv_page(kv, (t0 + ENG_TILE) >> kv->block_shift) : (const char *)t.v;

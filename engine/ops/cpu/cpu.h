@@ -38,6 +38,12 @@ void eng_avx2_add(float *x, const float *y, uint32_t n);
 void eng_avx2_silu_mul(float *g, const float *u, uint32_t n);
 void eng_avx2_rope(float *x, uint32_t heads, uint32_t head_dim, uint32_t rope_dims, const float *cosines,
                    const float *sines);
+void eng_avx2_scale(float *x, float s, uint32_t n);
+void eng_avx2_add_scaled(float *y, const float *x, float s, uint32_t n);
+void eng_avx2_gelu_mul(float *g, const float *u, uint32_t n);
+void eng_avx2_clamped_swiglu(float *g, const float *u, uint32_t n);
+void eng_avx2_rope_neox(float *x, uint32_t heads, uint32_t head_dim, uint32_t rope_dims, const float *cosines,
+                        const float *sines);
 bool eng_avx2_below(const float *x, uint32_t n, float limit);
 float eng_avx2_sum_exp(const float *x, uint32_t n, float max, float divisor);
 

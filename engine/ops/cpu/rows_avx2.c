@@ -109,7 +109,88 @@ void eng_avx2_silu_mul(float *g, const float *u, uint32_t n)
         _mm256_storeu_ps(g + i, _mm256_mul_ps(_mm256_div_ps(v, d), _mm256_loadu_ps(u + i)));
     }
     for (; i < n; i++) {
-        g[i] = (g[i] / (1.0f + eng_exp(-g[i]))) * u[i];
+        g[i] = eng_silu(g[i]) * u[i];
+    }
+}
+
+void eng_avx2_scale(float *x, float s, uint32_t n)
+{
+    const __m256 v = _mm256_set1_ps(s);
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        _mm256_storeu_ps(x + i, _mm256_mul_ps(_mm256_loadu_ps(x + i), v));
+    }
+    for (; i < n; i++) {
+        x[i] = x[i] * s;
+    }
+}
+
+void eng_avx2_add_scaled(float *y, const float *x, float s, uint32_t n)
+{
+    const __m256 v = _mm256_set1_ps(s);
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        _mm256_storeu_ps(y + i, _mm256_fmadd_ps(v, _mm256_loadu_ps(x + i), _mm256_loadu_ps(y + i)));
+    }
+    for (; i < n; i++) {
+        y[i] = fmaf(s, x[i], y[i]);
+    }
+}
+
+/* g / (1 + exp(-z)) */
+ENG_INLINE __m256 gated8(__m256 g, __m256 z)
+{
+    return _mm256_div_ps(g, _mm256_add_ps(_mm256_set1_ps(1.0f), eng_exp8(_mm256_xor_ps(z, _mm256_set1_ps(-0.0f)))));
+}
+
+void eng_avx2_gelu_mul(float *g, const float *u, uint32_t n)
+{
+    const __m256 one = _mm256_set1_ps(1.0f), slope = _mm256_set1_ps(ENG_GELU_SLOPE),
+                 cube = _mm256_set1_ps(ENG_GELU_CUBE);
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 v = _mm256_loadu_ps(g + i);
+        __m256 z = _mm256_mul_ps(_mm256_mul_ps(v, slope), _mm256_fmadd_ps(cube, _mm256_mul_ps(v, v), one));
+        _mm256_storeu_ps(g + i, _mm256_mul_ps(gated8(v, z), _mm256_loadu_ps(u + i)));
+    }
+    for (; i < n; i++) {
+        g[i] = eng_gelu(g[i]) * u[i];
+    }
+}
+
+void eng_avx2_clamped_swiglu(float *g, const float *u, uint32_t n)
+{
+    const __m256 one = _mm256_set1_ps(1.0f), top = _mm256_set1_ps(ENG_SWIGLU_LIMIT),
+                 bottom = _mm256_set1_ps(-ENG_SWIGLU_LIMIT), alpha = _mm256_set1_ps(ENG_SWIGLU_ALPHA);
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) { /* min and max give their second operand for a NaN, as the scalar form does */
+        __m256 a = _mm256_min_ps(_mm256_loadu_ps(g + i), top), b = _mm256_min_ps(_mm256_loadu_ps(u + i), top);
+        b = _mm256_max_ps(b, bottom);
+        _mm256_storeu_ps(g + i, _mm256_mul_ps(gated8(a, _mm256_mul_ps(a, alpha)), _mm256_add_ps(b, one)));
+    }
+    for (; i < n; i++) {
+        g[i] = eng_clamped_swiglu(g[i], u[i]);
+    }
+}
+
+void eng_avx2_rope_neox(float *x, uint32_t heads, uint32_t head_dim, uint32_t rope_dims, const float *cosines,
+                        const float *sines)
+{
+    uint32_t half = rope_dims / 2;
+    for (uint32_t h = 0; h < heads; h++, x += head_dim) {
+        uint32_t i = 0;
+        for (; i + 8 <= half; i += 8) {
+            __m256 a = _mm256_loadu_ps(x + i), b = _mm256_loadu_ps(x + half + i);
+            __m256 c = _mm256_loadu_ps(cosines + i), s = _mm256_loadu_ps(sines + i);
+            _mm256_storeu_ps(x + i, _mm256_sub_ps(_mm256_mul_ps(a, c), _mm256_mul_ps(b, s)));
+            _mm256_storeu_ps(x + half + i, _mm256_add_ps(_mm256_mul_ps(a, s), _mm256_mul_ps(b, c)));
+        }
+        for (; i < half; i++) {
+            float a = x[i], b = x[i + half];
+            float ac = a * cosines[i], bs = b * sines[i], as = a * sines[i], bc = b * cosines[i];
+            x[i] = ac - bs;
+            x[i + half] = as + bc;
+        }
     }
 }
 

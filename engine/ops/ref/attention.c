@@ -51,12 +51,12 @@ void eng_ref_kv_write(const struct eng_kv_view *kv, uint32_t pos, const float *k
     }
 }
 
-/* One tile of one row: keys t0 .. t0 + n - 1, n <= 64. */
-static void tile(const struct eng_kv_view *kv, uint32_t t0, uint32_t n, const float *q, float scale, float *m_io,
-                 float lanes[16], float *o)
+/* One tile of one row: keys t0 + first .. t0 + n - 1, n <= 64. */
+static void tile(const struct eng_kv_view *kv, uint32_t t0, uint32_t first, uint32_t n, const float *q, float scale,
+                 float *m_io, float lanes[16], float *o)
 {
     float score[ENG_TILE], tile_max = -INFINITY;
-    for (uint32_t j = 0; j < n; j++) {
+    for (uint32_t j = first; j < n; j++) {
         const uint8_t *p = eng_kv_page(kv, (t0 + j) / kv->block_tokens);
         float acc = 0.0f;
         for (uint32_t d = 0; d < kv->key_dim; d++) {
@@ -73,7 +73,7 @@ static void tile(const struct eng_kv_view *kv, uint32_t t0, uint32_t n, const fl
     for (uint32_t d = 0; d < kv->value_dim; d++) {
         o[d] = o[d] * c;
     }
-    for (uint32_t j = 0; j < n; j++) {
+    for (uint32_t j = first; j < n; j++) {
         const uint8_t *p = eng_kv_page(kv, (t0 + j) / kv->block_tokens);
         float e = eng_exp(score[j] - m);
         lanes[j & 15u] = lanes[j & 15u] + e;
@@ -91,8 +91,11 @@ void eng_ref_attend(const struct eng_kv_view *kv, uint32_t first_key, const stru
         memset(o, 0, kv->value_dim * sizeof *o);
         s->m[i] = -INFINITY;
         for (uint32_t t0 = first_key; t0 < first_key + ENG_SEGMENT && t0 <= r->pos[i]; t0 += ENG_TILE) {
-            uint32_t n = r->pos[i] + 1 - t0;
-            tile(kv, t0, n < ENG_TILE ? n : ENG_TILE, r->q[i], r->scale, &s->m[i], lanes, o);
+            uint32_t n = r->pos[i] + 1 - t0, from = eng_first_key(r->pos[i], r->window);
+            if (from < t0 + ENG_TILE) {
+                tile(kv, t0, from > t0 ? from - t0 : 0, n < ENG_TILE ? n : ENG_TILE, r->q[i], r->scale, &s->m[i], lanes,
+                     o);
+            }
         }
         s->l[i] = eng_fold16(lanes);
     }

@@ -28,7 +28,49 @@ void eng_ref_add(float *x, const float *y, uint32_t n)
 void eng_ref_silu_mul(float *g, const float *u, uint32_t n)
 {
     for (uint32_t i = 0; i < n; i++) {
-        g[i] = (g[i] / (1.0f + eng_exp(-g[i]))) * u[i];
+        g[i] = eng_silu(g[i]) * u[i];
+    }
+}
+
+void eng_ref_scale(float *x, float s, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        x[i] = x[i] * s;
+    }
+}
+
+void eng_ref_add_scaled(float *y, const float *x, float s, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        y[i] = fmaf(s, x[i], y[i]);
+    }
+}
+
+void eng_ref_gelu_mul(float *g, const float *u, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        g[i] = eng_gelu(g[i]) * u[i];
+    }
+}
+
+void eng_ref_clamped_swiglu(float *g, const float *u, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        g[i] = eng_clamped_swiglu(g[i], u[i]);
+    }
+}
+
+void eng_ref_rope_neox(float *x, uint32_t heads, uint32_t head_dim, uint32_t rope_dims, const float *cosines,
+                       const float *sines)
+{
+    uint32_t half = rope_dims / 2;
+    for (uint32_t h = 0; h < heads; h++, x += head_dim) {
+        for (uint32_t i = 0; i < half; i++) {
+            float a = x[i], b = x[i + half];
+            float ac = a * cosines[i], bs = b * sines[i], as = a * sines[i], bc = b * cosines[i];
+            x[i] = ac - bs;
+            x[i + half] = as + bc;
+        }
     }
 }
 

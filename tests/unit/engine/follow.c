@@ -23,7 +23,7 @@ static int32_t best(const float *logits, uint32_t n)
 
 struct tally {
     double worst;
-    uint32_t steps, flips;
+    uint32_t steps, flips, outliers;
 };
 
 static void check_row(const float *row, uint32_t vocab, const struct golden *g, uint32_t step, const struct bounds *b,
@@ -31,13 +31,18 @@ static void check_row(const float *row, uint32_t vocab, const struct golden *g, 
 {
     int32_t want = g->ids[g->prompt + step], got = best(row, vocab);
     double d = fabs((double)row[want] - g->logit[step]);
-    t->worst = d > t->worst ? d : t->worst;
+    bool far = d > b->logit || (got != want && !(g->margin[step] < b->margin));
     t->steps++;
-    if (got != want) {
-        t->flips++;
-        assert_true(g->margin[step] < b->margin);
+    t->flips += got != want;
+    if (far && b->outliers > 0) {
+        t->outliers++;
+        return;
     }
-    assert_true(d <= b->logit);
+    t->worst = d > t->worst ? d : t->worst;
+    if (far) {
+        fail_msg("step %u: logit of %d is off by %g; best is %d, the golden's margin %g", step, (int)want, d, (int)got,
+                 g->margin[step]);
+    }
 }
 
 /* Prompt in chunks, then the golden's own tokens one by one (forced: a near tie must not derail the rest). */
@@ -48,7 +53,9 @@ static void follow(struct rig *r, const struct golden *g, uint32_t chunk, const 
     for (uint32_t i = 0; i < g->top_count; i++) {
         double d = fabs((double)row[g->top_id[i]] - g->top_logit[i]);
         t->worst = d > t->worst ? d : t->worst;
-        assert_true(d <= b->logit);
+        if (d > b->logit) {
+            fail_msg("after the prompt of %u: logit of %d is off by %g", g->prompt, (int)g->top_id[i], d);
+        }
     }
     for (uint32_t step = 0; step < g->out; step++) {
         check_row(row, r->card.vocab, g, step, b, t);
@@ -75,8 +82,10 @@ void follow_file(const char *model, const char *golden, bool exact, const struct
     for (uint32_t i = 0; i < count; i++) {
         follow(&r, &g[i], chunk, &b, &t);
     }
-    print_message("%s %s kv %s: %u steps, largest difference %.6f, other best tokens %u\n", strrchr(model, '/') + 1,
-                  eng_model_isa(r.model), kvc_type_name(o->kv), t.steps, t.worst, t.flips);
+    print_message("%s %s kv %s: %u steps, largest difference %.6f, other best tokens %u, far off %u\n",
+                  strrchr(golden, '/') + 1, eng_model_isa(r.model), kvc_type_name(o->kv), t.steps, t.worst, t.flips,
+                  t.outliers);
+    assert_true(t.outliers <= b.outliers * t.steps);
     rig_close(&r);
     golden_free(g, count);
     free(file);

@@ -6,8 +6,9 @@
 #include "tests/unit/engine/rig.h"
 
 struct bounds {
-    double logit;  /* largest difference allowed */
-    double margin; /* another best token is allowed where the golden's margin is below this */
+    double logit;    /* largest difference allowed */
+    double margin;   /* another best token is allowed where the golden's margin is below this */
+    double outliers; /* share of the steps that may pass both */
 };
 
 /* Every line of the golden file; fails the running test where a bound is passed, and prints what was seen. */

@@ -103,7 +103,7 @@ static void test_missing_and_impossible_values(void **state)
     h = plain, h.arch = NULL;
     refused(begin(&h), "general.architecture: absent");
     h = plain, h.arch = "rwkv7";
-    refused(begin(&h), "'rwkv7' is not supported by this build (supported: llama,");
+    refused(begin(&h), "'rwkv7' is not supported by this build (supported: llama, qwen2,");
     h = plain, h.layers = 0;
     refused(begin(&h), "llama.block_count: absent");
     h = plain, h.layers = 100000;
@@ -124,7 +124,7 @@ static void test_missing_and_impossible_values(void **state)
     refused(begin(&h), "token_embd.weight: shape 32 x 100");
     struct tst_gguf *w = begin(&plain);
     tst_gguf_u32(w, "llama.expert_count", 8);
-    refused(w, "llama.expert_count: mixtures");
+    refused(w, "llama.expert_used_count: absent");
     w = begin(&plain);
     tst_gguf_u32(w, "llama.rope.dimension_count", 15);
     refused(w, "llama.rope.dimension_count: 15");
