@@ -75,6 +75,8 @@ KVS_MUST_CHECK kvs_status cls_etcd_create(struct kvs_loop *loop, const struct cl
                                           const struct cls_events *ev, struct cls_discovery **out,
                                           struct kvs_error *err);
 void cls_etcd_stats(const struct cls_discovery *d, struct cls_etcd_stats *out);
+/* The lease on which our card lies now; 0: it lies nowhere. What else hangs on it (digests) is to be put again when it changes. */
+int64_t cls_etcd_lease(const struct cls_discovery *d);
 /* For the end of a process, whose loop turns no more: leave(), and waits at most wait_ms for etcd to know of it. */
 void cls_etcd_leave_now(struct cls_discovery *d, uint32_t wait_ms);
 

@@ -570,6 +570,12 @@ void cls_etcd_stats(const struct cls_discovery *d, struct cls_etcd_stats *out)
     out->members = cls_registry_count(c->view);
 }
 
+int64_t cls_etcd_lease(const struct cls_discovery *d)
+{
+    const struct client *c = (const struct client *)d;
+    return c->registered ? c->lease : 0;
+}
+
 static bool plain_name(const char *name)
 {
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";

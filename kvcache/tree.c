@@ -466,6 +466,15 @@ void kvc_tree_watch(struct kvc_tree *t, kvc_tree_change_fn fn, void *user)
     t->changed_user = user;
 }
 
+bool kvc_tree_has_states(const struct kvc_tree *t)
+{
+    KVS_ASSERT(t != NULL);
+    for (uint32_t g = 0; g < t->layout.group_count; g++)
+        if (t->layout.group[g].kind == KVC_STATE)
+            return true;
+    return false;
+}
+
 bool kvc_tree_look(const struct kvc_tree *t, const struct kvc_hash *block, struct kvc_tree_block *out)
 {
     KVS_ASSERT(t != NULL && block != NULL && out != NULL);

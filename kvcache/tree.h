@@ -42,6 +42,7 @@ struct kvc_tree_block {
 };
 /* Called whenever a block has come or is about to go (its ancestors are there in both cases). One watcher, which may not call the tree. */
 typedef void (*kvc_tree_change_fn)(void *user, const struct kvc_tree_block *b, bool gone);
+bool kvc_tree_has_states(const struct kvc_tree *t); /* has its layout a state group? */
 void kvc_tree_watch(struct kvc_tree *t, kvc_tree_change_fn fn, void *user);
 bool kvc_tree_look(const struct kvc_tree *t, const struct kvc_hash *block, struct kvc_tree_block *out); /* false: not there */
 /* At most `cap` blocks from place *at on, which begins at 0 and is moved along; returns how many, and 0 only when all places were seen. A

@@ -47,5 +47,6 @@
 #define cls_etcd_create sim_cls_etcd_create
 #define cls_etcd_stats sim_cls_etcd_stats
 #define cls_etcd_leave_now sim_cls_etcd_leave_now
+#define cls_etcd_lease sim_cls_etcd_lease
 
 #endif

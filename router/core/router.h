@@ -76,7 +76,8 @@ typedef enum rtr_event_type {
     RTR_EV_WORKER_DOWN, /* worker: stream lost, or member gone; the key never comes back */
     RTR_EV_SUSPECT,     /* worker, flag: silent for over a second (true); used only when there is no other */
     RTR_EV_LOAD,        /* worker, load */
-    RTR_EV_CACHE,       /* worker, cache: an item of its cache events; or digest: what etcd says of its cache, until the first event has come */
+    RTR_EV_CACHE,       /* worker, cache: an item of its cache events; or digest (its hashes): what etcd says of its cache, until the
+                         * first event has come */
     RTR_EV_TOKEN,       /* worker, token: one entry of a Tokens item */
     RTR_EV_END,         /* worker, id, attempt, choice, status, text: END of a Generate call */
     RTR_EV_TIMER,       /* time has passed; deadlines are looked at in every step */

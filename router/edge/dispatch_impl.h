@@ -84,6 +84,7 @@ struct rtr_dispatch {
     struct rtr_board *board;
     struct net_rpc *rpc;
     struct cls_discovery *discovery;
+    struct rtr_digests *digests; /* with etcd */
     bool etcd;             /* discovery by etcd: this router dials workers and is a member itself, with this card */
     struct msg_card card;
     char advertise[128];
@@ -149,6 +150,13 @@ void rtr_cache_close(struct rtr_dispatch *d, struct rtr_peer *p);
 void rtr_cache_item(struct rtr_dispatch *d, struct rtr_peer *p, const uint8_t *payload, size_t n);
 void rtr_cache_end(struct rtr_peer *p, const struct msg_end *end);
 void rtr_cache_again(struct rtr_dispatch *d, const struct rtr_action *a);
+
+/* digests.c; nothing happens without etcd */
+KVS_MUST_CHECK kvs_status rtr_digests_create(struct rtr_dispatch *d, const struct cls_etcd_config *etcd, struct kvs_error *err);
+void rtr_digests_destroy(struct rtr_dispatch *d);
+void rtr_digests_seen(struct rtr_dispatch *d, const struct msg_card *card); /* a life of a worker that was not known before */
+void rtr_digests_gone(struct rtr_dispatch *d, const struct msg_card *card);
+void rtr_digests_ready(struct rtr_dispatch *d, const struct rtr_peer *p);
 
 /* members.c */
 KVS_MUST_CHECK kvs_status rtr_members_create(struct rtr_dispatch *d, const struct rtr_dispatch_config *c, const struct msg_hello *self,

@@ -49,11 +49,14 @@ static void put(struct rtr_dispatch *d, const struct msg_member *m)
     char old_url[MSG_URL_MAX] = "";
     const struct msg_card *old = member_of(d, m->card.id);
     struct rtr_peer *p = live_peer(d, m->card.id, m->card.epoch);
+    bool known = old && old->epoch == m->card.epoch;
     if (old)
         memcpy(old_url, old->control_url, sizeof(old_url));
     if (p)
         p->vanished = false;
     rtr_peer_member(d, m);
+    if (!known)
+        rtr_digests_seen(d, &m->card);
     if (old_url[0] && !url_is_used(d, old_url))
         net_rpc_undial(d->rpc, old_url);
     if (net_rpc_dial(d->rpc, m->card.control_url) != KVS_OK)
@@ -73,6 +76,7 @@ static void gone(struct rtr_dispatch *d, const struct msg_member *m)
     if (old && old->epoch == m->card.epoch)
         memcpy(url, old->control_url, sizeof(url));
     rtr_peer_member(d, m);
+    rtr_digests_gone(d, &m->card);
     if (url[0] && !url_is_used(d, url))
         net_rpc_undial(d->rpc, url);
 }
@@ -136,7 +140,9 @@ kvs_status rtr_members_create(struct rtr_dispatch *d, const struct rtr_dispatch_
                                    .ttl_us = CLS_ETCD_TTL_US,
                                    .user = c->etcd_user,
                                    .password = c->etcd_password};
-    return s == KVS_OK ? cls_etcd_create(d->loop, &etcd, &ev, &d->discovery, err) : s;
+    if (s == KVS_OK)
+        s = cls_etcd_create(d->loop, &etcd, &ev, &d->discovery, err);
+    return s == KVS_OK ? rtr_digests_create(d, &etcd, err) : s;
 }
 
 kvs_status rtr_dispatch_announce(struct rtr_dispatch *d, const char *http_url, struct kvs_error *err)
@@ -153,6 +159,7 @@ kvs_status rtr_dispatch_announce(struct rtr_dispatch *d, const char *http_url, s
 
 void rtr_members_destroy(struct rtr_dispatch *d)
 {
+    rtr_digests_destroy(d);
     if (d->discovery && d->etcd)
         cls_etcd_leave_now(d->discovery, LEAVE_MS);
     if (d->discovery)

@@ -112,6 +112,7 @@ static void become_ready(struct rtr_dispatch *d, struct rtr_peer *p)
     p->state = RTR_JOIN_READY;
     KVS_INFO("worker ready", "worker=%s role=%s model=%s", p->id, msg_role_name(p->card.role), p->card.model);
     rtr_feed(d, &(struct rtr_event){.type = RTR_EV_WORKER_UP, .worker = p->conn, .model = p->model->key, .card = &p->card});
+    rtr_digests_ready(d, p);
     rtr_cache_open(d, p, kvs_now_us());
 }
 

@@ -2,6 +2,9 @@
 # digests in etcd for a router that is new, and a second router. What a router knows is its metric kvasir_router_index_blocks; what is true are
 # the workers' cached pages (one group is counted: a page of it is a block). Where a request went is in its placement header.
 # SPDX-License-Identifier: Apache-2.0
+import base64
+import urllib.request
+
 from kvasir_cluster import *
 from etcd_test import ByHand, Etcd
 from placement_test import must_fail
@@ -17,19 +20,20 @@ def ids(i, n=69):
     return [text[0]] + [3 + (i * 7 + x) % 250 for x in range(3)] + text[4:n]
 
 
-def blocks_cached(c, worker=None):
+def blocks_cached(c, worker=None, page=None):
     """Blocks in the workers' prefix trees, counted by their pages at rest."""
-    return int(c.metrics_now().sum("kvasir_kv_pages", state="cached", group="0", **({"worker": worker} if worker else {})))
+    return int((page or c.metrics()).sum("kvasir_kv_pages", state="cached", group="0", **({"worker": worker} if worker else {})))
 
 
-def known(c):
-    return int(c.metrics_now().get("kvasir_router_index_blocks"))
+def known(c, page=None):
+    return int((page or c.metrics()).get("kvasir_router_index_blocks"))
 
 
 def agrees(c, at_least=1, seconds=20):
     """Router and workers name the same number of blocks."""
     def same():
-        there, said = blocks_cached(c), known(c)
+        page = c.metrics()  # younger than what was done before
+        there, said = blocks_cached(c, page=page), known(c, page)
         return (there, said) if there == said and there >= at_least else None
     c.idle(20)
     (there, _), took = wait_for("the router knows what is cached", seconds * SLOW, same)
@@ -85,6 +89,180 @@ def test_the_index_keeps_to_its_cap():
         assert m.get("kvasir_router_index_blocks") == room, m.get("kvasir_router_index_blocks")
         assert m.get("kvasir_router_index_bytes") <= 65536
         assert blocks_cached(c) > room
+
+
+# --- etcd ---
+
+def in_etcd(etcd, prefix):
+    """All keys under prefix as etcd itself has them: key -> (value, lease)."""
+    raw = prefix.encode()
+    body = {"key": base64.b64encode(raw).decode(), "range_end": base64.b64encode(raw[:-1] + bytes([raw[-1] + 1])).decode()}
+    request = urllib.request.Request(f"http://127.0.0.1:{etcd.port}/v3/kv/range", json.dumps(body).encode())
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10) as r:
+        found = json.load(r).get("kvs", [])
+    return {base64.b64decode(kv["key"]).decode(): (base64.b64decode(kv.get("value", "")), kv.get("lease")) for kv in found}
+
+
+def digest(etcd, worker):
+    """(epoch, {prefix hash: blocks}) as told by the worker's segments, read by a parser of our own."""
+    epochs, prefixes = set(), {}
+    for value, _ in in_etcd(etcd, f"/kvasir/v1/default/cache/m/{worker}/seg/").values():
+        at, hashes, blocks = 0, b"", []
+        while at < len(value):
+            tag, at = value[at], at + 1
+            if tag == 0x09:
+                epochs.add(int.from_bytes(value[at:at + 8], "little"))
+                at += 8
+                continue
+            assert tag in (0x12, 0x1A), tag
+            length, at = varint(value, at)
+            if tag == 0x12:
+                hashes = value[at:at + length]
+            else:
+                end = at + length
+                while at < end:
+                    n, at = varint(value, at)
+                    blocks.append(n)
+                continue
+            at += length
+        assert len(hashes) == 16 * len(blocks) and len(blocks) <= 512
+        prefixes.update({hashes[i * 16:i * 16 + 16]: n for i, n in enumerate(blocks)})
+    assert len(epochs) <= 1, epochs
+    return epochs, prefixes
+
+
+def varint(b, at):
+    value = shift = 0
+    while True:
+        value, shift, at = value | (b[at] & 127) << shift, shift + 7, at + 1
+        if b[at - 1] < 128:
+            return value, at
+
+
+def by_hand(h, etcd, decodes=2):
+    h.worker("prefill", "prefill-0", etcd.url, "--kv-memory", "32M")
+    for i in range(decodes):
+        h.worker("decode", f"decode-{i}", etcd.url, "--kv-memory", "32M")
+
+
+def warm(router, prompts=6, n=9):
+    """Prompts of 4 whole blocks and 5 tokens; each is then cached on one decode worker at least. Returns where each was decoded."""
+    return [router.complete(ids(i), n, "local", cache_salt="a").placement()["decode"] for i in range(prompts)]
+
+
+def test_digests_stand_in_etcd_and_change_with_the_cache():
+    with ByHand() as h:
+        etcd = h.add(Etcd(h.dir))
+        by_hand(h, etcd, 1)
+        router = h.router("router-1", etcd.url)
+        router.ready(2)
+        warm(router, 4)
+        wait_for("four prompts and what they led to", 20 * SLOW, lambda: len(digest(etcd, "decode-0")[1]) >= 4)
+        epochs, prefixes = digest(etcd, "decode-0")
+        assert epochs == {int(router.epochs()["decode-0"], 16)}, (epochs, router.epochs())
+        # ends of what was said, and places where prompts part (the salt's first block is one of none here): not every block
+        assert len(prefixes) < blocks_cached(router, "decode-0"), (len(prefixes), blocks_cached(router, "decode-0"))
+        assert max(prefixes.values()) == 4 and min(prefixes.values()) >= 1, prefixes
+        keys = in_etcd(etcd, "/kvasir/v1/default/cache/")
+        members = in_etcd(etcd, "/kvasir/v1/default/members/")
+        assert keys and all(lease == members["/kvasir/v1/default/members/" + key.split("/")[6]][1] for key, (_, lease) in keys.items()), keys
+        time.sleep(2.5)  # what was written is counted a second later
+        written = router.metrics().sum("kvasir_cache_digest_writes_total", worker="decode-0")
+        time.sleep(2.5)  # nothing changes: nothing is written
+        assert router.metrics().sum("kvasir_cache_digest_writes_total", worker="decode-0") == written
+        start, before = time.monotonic(), written
+        for i in range(30):
+            router.complete(ids(i), 2, "local", cache_salt=f"b{i}")
+        took = time.monotonic() - start
+        time.sleep(2.5)
+        written = router.metrics().sum("kvasir_cache_digest_writes_total", worker="decode-0") - before
+        assert 1 <= written <= (took + 4) * 4, f"{written} segments in {took:.1f} s"
+        decode = [p for p in h.processes if p.name == "decode-0"][0]
+        decode.signal(signal.SIGTERM)
+        wait_for("its digest goes with its card", 20 * SLOW, lambda: not in_etcd(etcd, "/kvasir/v1/default/cache/m/decode-0/"))
+
+
+def restarted(h, etcd, warmed, name, env=None):
+    """A router that is new sends every prompt to the worker that has it."""
+    router = h.router(name, etcd.url, env=env)
+    router.ready(3)
+    m = router.metrics()
+    assert m.get("kvasir_router_digest_prefixes_total") > 0, "no digest was read"
+    if env:
+        assert known(router) == m.get("kvasir_router_digest_prefixes_total"), "something else than the digests is known"
+    for i, decode in reversed(list(enumerate(warmed))):  # the other way round: taking turns would not do
+        before = router.metrics()
+        placed = router.complete(ids(i), 1, "local", cache_salt="a").placement()
+        assert placed["decode"] == decode, f"prompt {i} was given to {placed['decode']}, {decode} has it"
+        assert placed["cached"] == "64", placed
+        assert router.metrics().sum("kvasir_prefill_tokens_total") - before.sum("kvasir_prefill_tokens_total") == 5
+    return router
+
+
+def test_a_restarted_router_places_by_digest_before_events_arrive():
+    blind = {"KVASIR_FAILPOINTS_SET": "router.cache_call=error@1+"}  # it never asks for events
+    with ByHand() as h:
+        etcd = h.add(Etcd(h.dir))
+        by_hand(h, etcd)
+        router = h.router("router-1", etcd.url)
+        router.ready(3)
+        warmed = warm(router)
+        assert set(warmed) == {"decode-0", "decode-1"}, warmed
+        for worker in ("decode-0", "decode-1"):
+            wait_for(f"{worker} has written its digest", 20 * SLOW, lambda: len(digest(etcd, worker)[1]) >= warmed.count(worker))
+        router.process.kill()
+        restarted(h, etcd, warmed, "router-2", blind).process.kill()
+        # without digests as well, it knows nothing
+        router = h.router("router-3", etcd.url, env=blind)
+        router.ready(3)
+        with_digest = known(router)
+        for key in in_etcd(etcd, "/kvasir/v1/default/cache/"):
+            raw = base64.b64encode(key.encode()).decode()
+            request = urllib.request.Request(f"http://127.0.0.1:{etcd.port}/v3/kv/deleterange", json.dumps({"key": raw}).encode())
+            urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=10).close()
+        router.process.kill()
+        router = h.router("router-4", etcd.url, env=blind)
+        router.ready(3)
+        assert with_digest > 0 and known(router) == 0
+        must_fail(restarted, h, etcd, warmed, "router-5", blind)
+
+
+def test_events_take_the_digests_place():
+    """The router without the failpoint: digests first, then what the workers say, to the block."""
+    with ByHand() as h:
+        etcd = h.add(Etcd(h.dir))
+        by_hand(h, etcd)
+        router = h.router("router-1", etcd.url)
+        router.ready(3)
+        warmed = warm(router)
+        for worker in ("decode-0", "decode-1"):
+            wait_for(f"{worker} has written its digest", 20 * SLOW, lambda: len(digest(etcd, worker)[1]) >= warmed.count(worker))
+        router.process.kill()
+        router = restarted(h, etcd, warmed, "router-2")
+        agrees(router)
+
+
+def test_two_routers_know_the_same():
+    """What one router's requests bring into the caches the other one places by; each follows the events by itself."""
+    with ByHand() as h:
+        etcd = h.add(Etcd(h.dir))
+        by_hand(h, etcd)
+        one, two = h.router("router-1", etcd.url), h.router("router-2", etcd.url)
+        one.ready(3)
+        two.ready(3)
+        warmed = warm(one)
+        there = agrees(one)
+        assert agrees(two) == there
+        for i, decode in reversed(list(enumerate(warmed))):
+            placed = two.complete(ids(i), 1, "local", cache_salt="a").placement()
+            assert placed["decode"] == decode and placed["cached"] == "64", placed
+        one.process.kill()
+        for i in range(6, 10):
+            two.complete(ids(i), 9, "local", cache_salt="a")
+        agrees(two)
+        three = h.router("router-3", etcd.url)
+        three.ready(3)
+        agrees(three)
 
 
 if __name__ == "__main__":

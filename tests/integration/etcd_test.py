@@ -158,9 +158,9 @@ class ByHand:
         self.processes.append(p)
         return p
 
-    def router(self, name, url, *more, prefix=()):
+    def router(self, name, url, *more, prefix=(), env=None):
         return Router(self.add(Process(self.dir, name, [os.path.join(BIN, "kvasir-router"), "--name", name, "--listen", "127.0.0.1:0",
-                                                        "--discovery", url, *more], prefix)))
+                                                        "--discovery", url, *more], prefix, env)))
 
     def worker(self, role, name, url, *more, prefix=(), control="tcp://127.0.0.1:0", env=None):
         return self.add(Process(self.dir, name, [os.path.join(BIN, f"kvasir-{role}-worker"), "--name", name, "--model", STORIES, "--model-name",

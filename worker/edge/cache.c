@@ -3,15 +3,17 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "worker/edge/cache.h"
 
+#include "cluster/etcd_digest.h"
 #include "proto/frame.h"
 #include "proto/wire.h"
 #include "sys/failpoint.h"
 #include "sys/log.h"
-#include "worker/core/events.h"
+#include "worker/core/digest.h"
 #include <stdlib.h>
 #include <string.h>
 
 #define CALLS_MAX 16 /* routers */
+#define DIGEST_STEPS 65536u /* places of the tree, or events, that are looked at in one turn of a second */
 
 struct wrk_cache {
     struct wrk_worker *w;
@@ -23,6 +25,12 @@ struct wrk_cache {
     struct wrk_cache_item item; /* scratch */
     struct wrk_follow events;
     struct kvs_counter *snapshots;
+    /* with etcd: */
+    struct cls_digest *digest;
+    struct wrk_digest follow;
+    struct cls_digest_writer *writer;
+    struct wrk_follow written, failed;
+    struct kvs_gauge *digest_entries;
 };
 
 kvs_status wrk_cache_create(struct wrk_worker *w, struct wrk_cache **out)
@@ -38,8 +46,47 @@ kvs_status wrk_cache_create(struct wrk_worker *w, struct wrk_cache **out)
     return KVS_OK;
 }
 
+static void refresh_digest(void *user)
+{
+    struct wrk_cache *c = user;
+    struct wrk_sched *sched = wrk_worker_sched(c->w);
+    struct cls_digest_stats d;
+    struct cls_digest_writer_stats st;
+    (void)wrk_digest_follow(&c->follow, wrk_sched_events(sched), wrk_sched_tree(sched), DIGEST_STEPS, c->digest);
+    cls_digest_stats(c->digest, &d);
+    cls_digest_writer_stats(c->writer, &st);
+    kvs_gauge_set(c->digest_entries, d.entries);
+    wrk_follow(&c->written, st.written);
+    wrk_follow(&c->failed, st.failures);
+}
+
+kvs_status wrk_cache_publish(struct wrk_cache *c, struct kvs_loop *loop, const struct cls_etcd_config *etcd, struct cls_discovery *discovery,
+                             struct kvs_error *err)
+{
+    struct kvs_metrics *m = wrk_worker_metrics(c->w);
+    if (wrk_sched_events(wrk_worker_sched(c->w)) == NULL)
+        return KVS_OK; /* no cache, no digest */
+    c->digest_entries = kvs_gauge(m, "kvasir_cache_digest_prefixes", "", "Prefixes in this worker's digest.");
+    c->written.counter = kvs_counter(m, "kvasir_cache_digest_writes_total", "result=\"ok\"", "Segments of the digest written to etcd.");
+    c->failed.counter = kvs_counter(m, "kvasir_cache_digest_writes_total", "result=\"failed\"", "Segments of the digest written to etcd.");
+    if (cls_digest_create(CLS_DIGEST_ENTRIES_MAX, &c->digest) != KVS_OK)
+        return kvs_fail(err, KVS_SELF_NOMEM, "out of memory");
+    return cls_digest_writer_create(&(struct cls_digest_writer_config){.loop = loop,
+                                                                       .etcd = etcd,
+                                                                       .membership = discovery,
+                                                                       .card = wrk_worker_card(c->w),
+                                                                       .digest = c->digest,
+                                                                       .refresh = refresh_digest,
+                                                                       .user = c},
+                                    &c->writer, err);
+}
+
 void wrk_cache_destroy(struct wrk_cache *c)
 {
+    if (c == NULL)
+        return;
+    cls_digest_writer_destroy(c->writer);
+    cls_digest_destroy(c->digest);
     free(c);
 }
 

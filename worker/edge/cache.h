@@ -5,12 +5,16 @@
 #ifndef KVS_WORKER_EDGE_CACHE_H
 #define KVS_WORKER_EDGE_CACHE_H
 
+#include "cluster/discovery.h"
 #include "worker/edge/worker.h"
 
 struct wrk_cache;
 
 KVS_MUST_CHECK kvs_status wrk_cache_create(struct wrk_worker *w, struct wrk_cache **out);
 void wrk_cache_destroy(struct wrk_cache *c);
+/* With etcd: keeps this worker's digest there, beside its card. discovery outlives c. */
+KVS_MUST_CHECK kvs_status wrk_cache_publish(struct wrk_cache *c, struct kvs_loop *loop, const struct cls_etcd_config *etcd,
+                                            struct cls_discovery *discovery, struct kvs_error *err);
 void wrk_cache_call(struct wrk_cache *c, net_conn conn, uint32_t stream);
 bool wrk_cache_cancel(struct wrk_cache *c, net_conn conn, uint32_t stream); /* true: it was one of these calls */
 void wrk_cache_conn_down(struct wrk_cache *c, net_conn conn);

@@ -44,6 +44,11 @@ kvs_status wrk_serve_create(struct wrk_worker *w, const struct wrk_loaded *loade
     return KVS_OK;
 }
 
+struct wrk_cache *wrk_serve_cache(struct wrk_serve *s)
+{
+    return s->cache;
+}
+
 void wrk_serve_destroy(struct wrk_serve *s)
 {
     if (s != NULL)

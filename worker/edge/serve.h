@@ -9,6 +9,7 @@
 struct wrk_serve;
 
 KVS_MUST_CHECK kvs_status wrk_serve_create(struct wrk_worker *w, const struct wrk_loaded *loaded, struct wrk_serve **out);
+struct wrk_cache *wrk_serve_cache(struct wrk_serve *s);
 void wrk_serve_destroy(struct wrk_serve *s);
 bool wrk_serve_call(struct wrk_serve *s, net_conn conn, uint32_t stream, const struct msg_call *call); /* true: was one of these */
 bool wrk_serve_cancel(struct wrk_serve *s, net_conn conn, uint32_t stream);

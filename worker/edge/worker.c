@@ -16,6 +16,7 @@
 #include "sys/log.h"
 #include "sys/secret.h"
 #include "sys/thread.h"
+#include "worker/edge/cache.h"
 #include "worker/edge/worker_impl.h"
 #include <signal.h>
 #include <stdatomic.h>
@@ -529,14 +530,15 @@ static kvs_status create_network(struct wrk_worker *w, struct kvs_error *err)
     st = wrk_peers_create(w->loop, w->rpc, w->port, card, &w->hello, (wrk_transport)w->config.transport, w->config.discovery, &pe, &w->peers);
     if (st == KVS_OK)
         st = wrk_serve_create(w, &w->loaded, &w->serve);
-    if (st == KVS_OK && w->etcd)
-        return cls_etcd_create(w->loop,
-                               &(struct cls_etcd_config){.url = w->config.discovery,
-                                                         .cluster = w->config.cluster,
-                                                         .ttl_us = w->config.lease_ttl_us,
-                                                         .user = w->config.etcd_user,
-                                                         .password = w->config.etcd_password},
-                               &ce, &w->discovery, err);
+    const struct cls_etcd_config etcd = {.url = w->config.discovery,
+                                         .cluster = w->config.cluster,
+                                         .ttl_us = w->config.lease_ttl_us,
+                                         .user = w->config.etcd_user,
+                                         .password = w->config.etcd_password};
+    if (st == KVS_OK && w->etcd) {
+        st = cls_etcd_create(w->loop, &etcd, &ce, &w->discovery, err);
+        return st == KVS_OK ? wrk_cache_publish(wrk_serve_cache(w->serve), w->loop, &etcd, w->discovery, err) : st;
+    }
     if (st == KVS_OK)
         st = cls_embedded_client_create(w->loop, w->rpc, &ce, &w->discovery);
     return st == KVS_OK ? st : kvs_fail(err, st, "out of memory");

@@ -14,7 +14,7 @@
 #include <time.h>
 
 #include "base/rng.h"
-#include "worker/core/events.h"
+#include "worker/core/digest.h"
 
 enum { GROUPS = 2, NODES = 40, PAGES = 64, LOG = 24, WAYS = 3, DEPTH = 4, NAMES = 3 + 9 + 27 + 81, READERS = 3 };
 
@@ -34,6 +34,8 @@ struct world {
     uint32_t depth[NAMES];
     int parent[NAMES];
     struct follower f[READERS];
+    struct wrk_digest follow;
+    struct cls_digest *digest;
     struct kvs_rng rng;
     uint64_t now;
 };
@@ -43,13 +45,13 @@ static uint32_t below(struct world *w, uint32_t n)
     return (uint32_t)kvs_rng_below(&w->rng, n);
 }
 
-static void open_world(struct world *w, uint64_t seed)
+static void open_world(struct world *w, uint64_t seed, bool states)
 {
     memset(w, 0, sizeof(*w));
     w->rng.state = seed;
     w->layout = (struct kvc_layout){.block_tokens = 4, .group_count = GROUPS};
     w->layout.group[0].kind = KVC_FULL;
-    w->layout.group[1].kind = KVC_STATE;
+    w->layout.group[1].kind = states ? KVC_STATE : KVC_FULL;
     for (int g = 0; g < GROUPS; g++)
         assert_int_equal(kvc_pool_create(PAGES, &w->pools[g]), KVS_OK);
     assert_int_equal(kvc_tree_create(&w->layout, w->pools, NODES, &w->tree), KVS_OK);
@@ -70,6 +72,7 @@ static void close_world(struct world *w)
 {
     kvc_tree_destroy(w->tree);
     wrk_events_destroy(w->log);
+    cls_digest_destroy(w->digest);
     for (int g = 0; g < GROUPS; g++)
         kvc_pool_destroy(w->pools[g]);
 }
@@ -86,7 +89,8 @@ static void do_insert(struct world *w)
         uint32_t page[GROUPS] = {KVC_BLOCK_NONE, KVC_BLOCK_NONE};
         (void)kvc_tree_evict(w->tree, 0, kvc_pool_counts(w->pools[0]).free ? 0 : 1);
         assert_int_equal(kvc_pool_acquire(w->pools[0], 1, &page[0]), KVS_OK);
-        bool snapshot = i % 2 == 1 && kvc_pool_acquire(w->pools[1], 1, &page[1]) == KVS_OK;
+        bool snapshot = (i % 2 == 1 || w->layout.group[1].kind != KVC_STATE) &&
+                        kvc_pool_acquire(w->pools[1], 1, &page[1]) == KVS_OK;
         kvs_status s = kvc_tree_insert(w->tree, chain, i, page, w->now);
         assert_true(s == KVS_OK || s == KVS_BUSY_FULL || s == KVS_REQ_NOT_FOUND);
         kvc_pool_release(w->pools[0], page[0]);
@@ -168,7 +172,7 @@ static void test_every_reader_ends_up_with_the_trees_blocks(void **state)
     printf("seed %llu\n", (unsigned long long)seed);
     struct world w;
     uint32_t caught_up = 0;
-    open_world(&w, seed);
+    open_world(&w, seed, true);
     for (int i = 0; i < 30000; i++) {
         w.now++;
         switch (below(&w, 12)) {
@@ -203,13 +207,84 @@ static void test_every_reader_ends_up_with_the_trees_blocks(void **state)
     close_world(&w);
 }
 
+/* What must stand in the digest: with a state group every snapshot, otherwise every block that has not exactly one after it. */
+static bool in_digest(const struct world *w, int name, bool states)
+{
+    struct kvc_tree_block b;
+    if (!kvc_tree_look(w->tree, &w->name[name], &b))
+        return false;
+    uint32_t children = 0;
+    for (int i = 0; i < NAMES; i++)
+        children += w->parent[i] == name && kvc_tree_has(w->tree, &w->name[i]);
+    assert_int_equal(b.children, children);
+    return states ? b.ends : children != 1;
+}
+
+static void check_digest(struct world *w, bool states)
+{
+    struct msg_cache_digest m;
+    uint32_t s, want = 0, segments = 0;
+    for (int i = 0; i < NAMES; i++)
+        want += in_digest(w, i, states);
+    cls_digest_spoil_all(w->digest);
+    for (; cls_digest_take(w->digest, &s, &m); segments++) {
+        assert_int_equal(m.count, want);
+        for (uint32_t i = 0; i < m.count; i++) {
+            int n = name_of(w, m.hashes + i * MSG_BLOCK_HASH_BYTES);
+            assert_int_equal(m.blocks[i], w->depth[n]);
+            assert_true(in_digest(w, n, states));
+        }
+    }
+    assert_true(segments == 1 || want == 0);
+}
+
+static void follow_at_random(bool states, uint64_t seed)
+{
+    struct world w;
+    uint32_t checks = 0;
+    printf("seed %llu\n", (unsigned long long)seed);
+    open_world(&w, seed, states);
+    assert_int_equal(cls_digest_create(MSG_DIGEST_BLOCKS_MAX, &w.digest), KVS_OK);
+    for (int i = 0; i < 20000; i++) {
+        w.now++;
+        switch (below(&w, 10)) {
+        case 0: (void)kvc_tree_evict(w.tree, 0, below(&w, 8)); break;
+        case 1:
+            if (below(&w, 40) == 0)
+                kvc_tree_flush(w.tree);
+            break;
+        case 2:
+        case 3: do_insert(&w); break;
+        default: /* a little at a time, or all; now and then not at all for so long that the log has gone on */
+            if (below(&w, 300) == 0)
+                for (int k = 0; k < LOG; k++)
+                    do_insert(&w);
+            if (wrk_digest_follow(&w.follow, w.log, w.tree, 1 + below(&w, 30), w.digest)) {
+                check_digest(&w, states);
+                checks++;
+            }
+        }
+    }
+    assert_true(checks > 1000);
+    close_world(&w);
+}
+
+static void test_the_digest_follows_the_tree(void **state)
+{
+    (void)state;
+    const char *env = getenv("KVASIR_TEST_SEED");
+    uint64_t seed = env ? strtoull(env, NULL, 0) : (uint64_t)time(NULL);
+    follow_at_random(false, seed);
+    follow_at_random(true, seed + 1);
+}
+
 static void test_an_empty_cache_is_told_too(void **state)
 {
     (void)state;
     struct world w;
     static struct wrk_cache_item item;
     struct wrk_reader r = {0};
-    open_world(&w, 1);
+    open_world(&w, 1, true);
     assert_true(wrk_events_read(w.log, w.tree, &r, 10, &item));
     assert_true(item.msg.snapshot_begin && item.msg.snapshot_end && item.msg.count == 0);
     assert_false(wrk_events_read(w.log, w.tree, &r, 10, &item));
@@ -240,6 +315,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_reader_ends_up_with_the_trees_blocks),
+        cmocka_unit_test(test_the_digest_follows_the_tree),
         cmocka_unit_test(test_an_empty_cache_is_told_too),
         cmocka_unit_test(test_the_log_keeps_the_last_events),
     };
