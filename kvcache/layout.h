@@ -113,6 +113,14 @@ static inline uint32_t kvc_first_visible(const struct kvc_layout *l, const struc
 {
     return g->kind == KVC_WINDOW && pos >= g->window ? (pos - g->window + 1) / l->block_tokens : 0;
 }
+/* First block whose page a prefix of `blocks` (> 0) whole blocks needs to be gone on with: all, those of the last W tokens, the last one. */
+static inline uint32_t kvc_first_needed(const struct kvc_layout *l, const struct kvc_group *g, uint32_t blocks)
+{
+    uint64_t tokens = (uint64_t)blocks * l->block_tokens;
+    if (g->kind == KVC_STATE)
+        return blocks - 1;
+    return g->kind == KVC_WINDOW && tokens > g->window ? (uint32_t)((tokens - g->window) / l->block_tokens) : 0;
+}
 /* Entry of a state group's row that holds the state after `tokens` (> 0) tokens. */
 static inline uint32_t kvc_state_block(const struct kvc_layout *l, uint32_t tokens)
 {

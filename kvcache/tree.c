@@ -8,7 +8,8 @@
  * walking from the oldest end meets every leaf before its ancestors, and eviction needs no second list. Blocks that
  * follow the same prefix are kin: they hang in a second hash table under their parent's hash (the root's for first
  * blocks), newest first, where a partly equal block is looked for; how far is bounded. A node with a
- * held page stays: its holder's release would otherwise free a page that the tree still offers. The tree never
+ * held page stays: its holder's release would otherwise free a page that the tree still offers. Window and state pages
+ * nobody holds are taken from blocks that stay: a passed window must not be stuck under a running sequence. The tree never
  * allocates after creation: nodes_max bounds nodes, and a full tree gives up its oldest leaf that nobody holds.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "kvcache/tree.h"
@@ -29,7 +30,8 @@ struct kvc_node {
     uint32_t kin_next, kin_prev;
     uint32_t depth; /* blocks of the prefix that it ends; 0: not in use */
     bool has_ids;
-    uint64_t kept; /* stamp of the evictable walk in which something below it stays */
+    uint64_t kept;  /* stamp of the evictable walk in which something below it stays */
+    uint32_t below; /* steps down to the nearest leaf, as of the last strip */
 };
 
 /* Owner thread: the loop. */
@@ -233,36 +235,11 @@ static void drop(struct kvc_tree *t, uint32_t n)
     t->blocks--;
 }
 
-/* Blocks of a window group that must be there for a prefix of n blocks: those of its last W tokens. */
-static uint32_t window_blocks(const struct kvc_tree *t, const struct kvc_group *g, uint32_t n)
+/* Groups whose pages can leave a block that stays: what is left of it still serves longer or shorter prefixes. */
+static bool strippable(const struct kvc_tree *t, uint32_t group)
 {
-    uint64_t tokens = (uint64_t)n * t->layout.block_tokens;
-    uint64_t first = tokens > g->window ? tokens - g->window : 0;
-    return n - (uint32_t)(first / t->layout.block_tokens);
-}
-
-/* run: consecutive blocks with a page in this group that end at block n - 1. */
-static bool group_satisfied(const struct kvc_tree *t, const struct kvc_group *g, uint32_t n, uint32_t run)
-{
-    switch (g->kind) {
-    case KVC_FULL:
-    case KVC_LATENT: return run == n;
-    case KVC_WINDOW: return run >= window_blocks(t, g, n);
-    case KVC_STATE: return run > 0;
-    }
-    return false;
-}
-
-/* First block whose page the caller gets, for a match of n blocks. */
-static uint32_t first_needed(const struct kvc_tree *t, const struct kvc_group *g, uint32_t n)
-{
-    switch (g->kind) {
-    case KVC_FULL:
-    case KVC_LATENT: return 0;
-    case KVC_WINDOW: return n - window_blocks(t, g, n);
-    case KVC_STATE: return n - 1;
-    }
-    return 0;
+    kvc_kind kind = t->layout.group[group].kind;
+    return kind == KVC_WINDOW || kind == KVC_STATE;
 }
 
 static uint32_t longest_match(const struct kvc_tree *t, const struct kvc_hash *chain, uint32_t blocks)
@@ -278,7 +255,7 @@ static uint32_t longest_match(const struct kvc_tree *t, const struct kvc_hash *c
         bool all = true;
         for (uint32_t g = 0; g < t->layout.group_count; g++) {
             run[g] = node_pages(t, n)[g] == KVC_BLOCK_NONE ? 0 : run[g] + 1;
-            all = all && group_satisfied(t, &t->layout.group[g], i + 1, run[g]);
+            all = all && run[g] >= i + 1 - kvc_first_needed(&t->layout, &t->layout.group[g], i + 1);
         }
         if (all)
             best = i + 1;
@@ -295,7 +272,7 @@ uint32_t kvc_tree_match(struct kvc_tree *t, const struct kvc_hash *chain, uint32
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t *page = node_pages(t, find(t, &chain[i]));
         for (uint32_t g = 0; g < t->layout.group_count; g++) {
-            bool needed = i >= first_needed(t, &t->layout.group[g], count);
+            bool needed = i >= kvc_first_needed(&t->layout, &t->layout.group[g], count);
             pages_out[(size_t)g * pages_stride + i] = needed ? page[g] : KVC_BLOCK_NONE;
             if (needed && page[g] != KVC_BLOCK_NONE)
                 kvc_pool_share(t->pools[g], page[g]);
@@ -314,12 +291,35 @@ static uint32_t next_victim(const struct kvc_tree *t, uint32_t from)
     return from;
 }
 
+static bool ends_here(const struct kvc_tree *t, uint32_t n)
+{
+    struct kvc_tree_block b;
+    describe(t, n, &b);
+    return b.ends;
+}
+
+/* A known block takes what it lacks: pages that were stripped, or that its first owner never had. */
+static void fill(struct kvc_tree *t, uint32_t n, const uint32_t *page_of_group)
+{
+    bool ended = ends_here(t, n);
+    for (uint32_t g = 0; g < t->layout.group_count; g++) {
+        uint32_t *page = &node_pages(t, n)[g], offered = page_of_group[g];
+        if (*page != KVC_BLOCK_NONE || offered == KVC_BLOCK_NONE || kvc_pool_known(t->pools[g], offered))
+            continue;
+        *page = offered;
+        kvc_pool_mark_cached(t->pools[g], offered);
+    }
+    if (!ended && ends_here(t, n))
+        tell(t, n, false);
+}
+
 static kvs_status insert(struct kvc_tree *t, const struct kvc_hash *root, const struct kvc_hash *chain, uint32_t index,
                          const int32_t *ids, const uint32_t *page_of_group, uint64_t now_us)
 {
     KVS_ASSERT(t != NULL && chain != NULL && page_of_group != NULL);
     uint32_t known = find(t, &chain[index]);
     if (known != NIL) {
+        fill(t, known, page_of_group);
         touch(t, known, now_us);
         return KVS_OK;
     }
@@ -411,6 +411,13 @@ uint32_t kvc_tree_partial(struct kvc_tree *t, const struct kvc_hash *parent, con
     return best;
 }
 
+/* A page of a strippable group that nobody holds. */
+static bool can_strip(const struct kvc_tree *t, uint32_t n, uint32_t group)
+{
+    uint32_t page = node_pages(t, n)[group];
+    return page != KVC_BLOCK_NONE && kvc_pool_holders(t->pools[group], page) == 0;
+}
+
 uint32_t kvc_tree_evictable(struct kvc_tree *t, uint32_t group, uint32_t enough)
 {
     KVS_ASSERT(t != NULL && group < t->layout.group_count);
@@ -418,7 +425,9 @@ uint32_t kvc_tree_evictable(struct kvc_tree *t, uint32_t group, uint32_t enough)
     t->walk++;
     for (uint32_t n = t->oldest; n != NIL && count < enough; n = t->node[n].newer) { /* children before parents */
         const struct kvc_node *e = &t->node[n];
-        if (e->kept != t->walk && !node_held(t, n))
+        if (strippable(t, group))
+            count += can_strip(t, n, group);
+        else if (e->kept != t->walk && !node_held(t, n))
             count += node_pages(t, n)[group] != KVC_BLOCK_NONE;
         else if (e->parent != NIL)
             t->node[e->parent].kept = t->walk;
@@ -426,9 +435,51 @@ uint32_t kvc_tree_evictable(struct kvc_tree *t, uint32_t group, uint32_t enough)
     return count;
 }
 
+/* Is this page one that no known prefix ends on? below: blocks from n down to the nearest leaf. Window: too far above all ends to be seen
+ * from them; state: a snapshot with one continuation, which the next snapshot serves better (forks are what different prompts share). */
+static bool seldom_used(const struct kvc_tree *t, uint32_t n, uint32_t group)
+{
+    const struct kvc_group *g = &t->layout.group[group];
+    if (g->kind == KVC_STATE)
+        return t->node[n].children == 1;
+    return (uint64_t)t->node[n].below * t->layout.block_tokens >= (uint64_t)g->window + t->layout.block_tokens;
+}
+
+static void measure_below(struct kvc_tree *t)
+{
+    for (uint32_t n = t->oldest; n != NIL; n = t->node[n].newer)
+        t->node[n].below = t->node[n].children == 0 ? 0 : UINT32_MAX;
+    for (uint32_t n = t->oldest; n != NIL; n = t->node[n].newer) { /* children before parents */
+        uint32_t parent = t->node[n].parent, below = t->node[n].below + 1;
+        if (parent != NIL && below < t->node[parent].below)
+            t->node[parent].below = below;
+    }
+}
+
+/* Takes pages away from blocks that stay, oldest first: those that are of little use, then any. */
+static uint32_t strip(struct kvc_tree *t, uint32_t group, uint32_t want)
+{
+    uint32_t freed = 0;
+    measure_below(t);
+    for (int pass = 0; pass < 2; pass++)
+        for (uint32_t n = t->oldest; n != NIL && freed < want; n = t->node[n].newer) {
+            if (!can_strip(t, n, group) || (pass == 0 && !seldom_used(t, n, group)))
+                continue;
+            uint32_t *page = &node_pages(t, n)[group];
+            if (t->layout.group[group].kind == KVC_STATE && ends_here(t, n))
+                tell(t, n, true); /* no prefix can end here any more */
+            kvc_pool_unmark_cached(t->pools[group], *page);
+            *page = KVC_BLOCK_NONE;
+            freed++;
+        }
+    return freed;
+}
+
 uint32_t kvc_tree_evict(struct kvc_tree *t, uint32_t group, uint32_t want)
 {
     KVS_ASSERT(t != NULL && group < t->layout.group_count);
+    if (strippable(t, group))
+        return strip(t, group, want);
     uint32_t freed = 0;
     for (uint32_t n = next_victim(t, t->oldest); n != NIL && freed < want;) {
         uint32_t newer = t->node[n].newer;

@@ -18,7 +18,8 @@ void kvc_tree_destroy(struct kvc_tree *t); /* leaves the pools alone: flush firs
 /* Longest match of a chain of block hashes, in blocks; pages_out[group][i] for i < result (row stride = pages_stride), each shared for the
  * caller (kvc_pool_share). now_us refreshes the blocks' age. */
 uint32_t kvc_tree_match(struct kvc_tree *t, const struct kvc_hash *chain, uint32_t blocks, uint32_t *pages_out, uint32_t pages_stride, uint64_t now_us);
-/* Tells the tree that block `index` of the chain is held by these pages (one per group, KVC_BLOCK_NONE allowed). Already known: no change but its age.
+/* Tells the tree that block `index` of the chain is held by these pages (one per group, KVC_BLOCK_NONE allowed). Already known: its age, and pages
+ * it lacks in some group are taken over.
  * KVS_REQ_NOT_FOUND: block index - 1 is not in the tree; KVS_BUSY_FULL: no room and every leaf is held. */
 KVS_MUST_CHECK kvs_status kvc_tree_insert(struct kvc_tree *t, const struct kvc_hash *chain, uint32_t index, const uint32_t *page_of_group, uint64_t now_us);
 /* The same with the block's ids (block_tokens of them) and the chain's root, so that kvc_tree_partial can find it. */
@@ -30,7 +31,8 @@ KVS_MUST_CHECK kvs_status kvc_tree_insert_ids(struct kvc_tree *t, const struct k
 uint32_t kvc_tree_partial(struct kvc_tree *t, const struct kvc_hash *parent, const int32_t *ids, uint32_t n, uint32_t *pages_out, uint64_t now_us);
 /* Pages of `group` that kvc_tree_evict could bring, counted up to `enough`. Changes nothing that can be seen. */
 uint32_t kvc_tree_evictable(struct kvc_tree *t, uint32_t group, uint32_t enough);
-/* Evicts least recently used leaves that nobody holds until `want` pages of `group` came free or none is left. Returns how many. */
+/* Evicts least recently used leaves that nobody holds until `want` pages of `group` came free or none is left. Returns how many.
+ * Window and state groups: only pages of that group go, also of inner blocks and of blocks that are held in other groups. */
 uint32_t kvc_tree_evict(struct kvc_tree *t, uint32_t group, uint32_t want);
 uint32_t kvc_tree_expire(struct kvc_tree *t, uint64_t older_than_us); /* drops leaves last used before; returns blocks dropped */
 void kvc_tree_flush(struct kvc_tree *t);
@@ -40,7 +42,8 @@ struct kvc_tree_block {
     uint32_t depth, children;     /* blocks of the prefix that it ends; blocks that follow it */
     bool ends;
 };
-/* Called whenever a block has come or is about to go (its ancestors are there in both cases). One watcher, which may not call the tree. */
+/* Called whenever a block has come or is about to go (its ancestors are there in both cases), and when one that stays can be an end again or
+ * is about to be none any more. One watcher, which may not call the tree. */
 typedef void (*kvc_tree_change_fn)(void *user, const struct kvc_tree_block *b, bool gone);
 bool kvc_tree_has_states(const struct kvc_tree *t); /* has its layout a state group? */
 void kvc_tree_watch(struct kvc_tree *t, kvc_tree_change_fn fn, void *user);

@@ -171,6 +171,9 @@ static void do_insert(struct world *w)
     kvs_status s = kvc_tree_insert(w->tree, chain, depth - 1, page, w->now_us);
     if (known != NULL) {
         assert_int_equal(s, KVS_OK);
+        for (int g = 0; g < GROUPS; g++)
+            if (known->page[g] == KVC_BLOCK_NONE)
+                known->page[g] = page[g];
         model_touch(w, ids, depth);
     } else if (depth > 1 && parent == NULL) {
         assert_int_equal(s, KVS_REQ_NOT_FOUND);
@@ -236,9 +239,36 @@ static void do_release(struct world *w)
             }
 }
 
+/* Window and state pages leave blocks that stay, those that are far from every end first. */
+static void do_strip(struct world *w, uint32_t g)
+{
+    uint32_t want = (uint32_t)kvs_rng_below(&w->rng, 4), live = kvc_tree_blocks(w->tree), stripped = 0;
+    uint32_t can = kvc_tree_evictable(w->tree, g, want);
+    uint32_t freed = kvc_tree_evict(w->tree, g, want);
+    assert_int_equal(can, freed);
+    assert_int_equal(kvc_tree_blocks(w->tree), live);
+    for (int i = 0; i < NODES; i++) {
+        uint32_t *page = &w->entry[i].page[g];
+        if (!w->entry[i].live || *page == KVC_BLOCK_NONE)
+            continue;
+        if (!kvc_pool_known(w->pools[g], *page)) {
+            assert_int_equal(w->held[g][*page], 0);
+            *page = KVC_BLOCK_NONE;
+            stripped++;
+        } else if (freed < want) {
+            assert_true(w->held[g][*page] > 0);
+        }
+    }
+    assert_int_equal(stripped, freed);
+}
+
 static void do_evict(struct world *w)
 {
     uint32_t g = (uint32_t)kvs_rng_below(&w->rng, GROUPS), want = (uint32_t)kvs_rng_below(&w->rng, 4), dropped;
+    if (g == 1 || g == 3) {
+        do_strip(w, g);
+        return;
+    }
     struct kvc_pool_counts before = kvc_pool_counts(w->pools[g]);
     uint32_t can = kvc_tree_evictable(w->tree, g, want);
     uint32_t freed = kvc_tree_evict(w->tree, g, want);
@@ -479,6 +509,57 @@ static void test_partly_equal_blocks_are_found(void **state)
     kvc_pool_destroy(w.pools[1]);
 }
 
+struct ends {
+    uint32_t come, gone;
+};
+
+static void on_change(void *user, const struct kvc_tree_block *b, bool gone)
+{
+    struct ends *e = user;
+    if (b->ends)
+        (*(gone ? &e->gone : &e->come))++;
+}
+
+/* A chain of six, window 5 tokens in blocks of 4: a match of six blocks needs the last two windows and the last state. */
+static void test_strips_what_no_end_needs_first(void **state)
+{
+    (void)state;
+    struct world w;
+    struct ends seen = {0};
+    open_world(&w, 1);
+    kvc_tree_watch(w.tree, on_change, &seen);
+    const uint8_t ids[] = {0, 0, 0, 0, 0, 0};
+    struct kvc_hash chain[DEPTH];
+    chain_of(ids, DEPTH, chain);
+    uint32_t page[DEPTH][GROUPS], out[GROUPS * DEPTH];
+    for (uint32_t i = 0; i < DEPTH; i++) {
+        for (int g = 0; g < GROUPS; g++)
+            assert_int_equal(kvc_pool_acquire(w.pools[g], 1, &page[i][g]), KVS_OK);
+        assert_int_equal(kvc_tree_insert(w.tree, chain, i, page[i], 10), KVS_OK);
+    }
+    assert_int_equal(seen.come, 6);
+    assert_int_equal(kvc_tree_evict(w.tree, 1, 6), 0); /* all held */
+    for (uint32_t i = 0; i < DEPTH; i++)
+        for (int g = 1; g < GROUPS; g += 2) /* a running sequence keeps the full and latent pages and lets the others go */
+            kvc_pool_release(w.pools[g], page[i][g]);
+    assert_int_equal(kvc_tree_evictable(w.tree, 0, 9), 0);
+    assert_int_equal(kvc_tree_evict(w.tree, 1, 3), 3);
+    assert_int_equal(kvc_tree_evict(w.tree, 3, 5), 5);
+    assert_int_equal(seen.gone, 5);
+    assert_int_equal(kvc_tree_match(w.tree, chain, DEPTH, out, DEPTH, 20), 6); /* the longest is still there */
+    assert_int_equal(out[3 * DEPTH + 5], page[5][3]);
+    assert_int_equal(kvc_tree_match(w.tree, chain, 5, out, DEPTH, 20), 0);
+    assert_int_equal(kvc_tree_evict(w.tree, 3, 1), 0); /* matched, so held */
+    uint32_t mine[GROUPS] = {KVC_BLOCK_NONE, KVC_BLOCK_NONE, KVC_BLOCK_NONE, KVC_BLOCK_NONE};
+    assert_int_equal(kvc_pool_acquire(w.pools[3], 1, &mine[3]), KVS_OK);
+    assert_int_equal(kvc_tree_insert(w.tree, chain, 4, mine, 30), KVS_OK); /* block 4 gets a snapshot again */
+    assert_int_equal(seen.come, 7);
+    assert_int_equal(kvc_tree_match(w.tree, chain, 5, out, DEPTH, 30), 5);
+    assert_int_equal(out[3 * DEPTH + 4], mine[3]);
+    assert_true(kvc_tree_consistent(w.tree));
+    close_world(&w);
+}
+
 static void test_create_survives_failing_allocations(void **state)
 {
     (void)state;
@@ -507,6 +588,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_random_operations_equal_the_model),
         cmocka_unit_test(test_oldest_leaf_goes_first),
+        cmocka_unit_test(test_strips_what_no_end_needs_first),
         cmocka_unit_test(test_partly_equal_blocks_are_found),
         cmocka_unit_test(test_create_survives_failing_allocations),
     };
