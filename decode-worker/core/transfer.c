@@ -79,11 +79,12 @@ static bool is_nearly_cached(const struct dcw *d, const struct wrk_seq_view *v)
     return last > 0 ? v->shared == last : v->cached > 0;
 }
 
-/* Every block below `blocks` that was not found here, in all groups. */
-static bool make_wants(struct dcw *d, struct dcw_call *c, uint32_t blocks)
+/* What was not found here of all that is needed after so many tokens: all blocks of full and latent groups, a few of the others. */
+static bool make_wants(struct dcw *d, struct dcw_call *c, uint32_t tokens)
 {
     const struct kvc_layout *l = wrk_sched_layout(d->sched);
     struct wrk_seq_view v = wrk_seq_look(d->sched, c->seq);
+    uint32_t blocks = kvc_blocks_for(l, tokens);
     uint64_t count = (uint64_t)(blocks - v.shared) * l->group_count;
     dcw__transfer_free(&c->t);
     if (count + 1 > MSG_WANTS_MAX)
@@ -92,9 +93,11 @@ static bool make_wants(struct dcw *d, struct dcw_call *c, uint32_t blocks)
     c->t.missing = calloc(count + 1, sizeof *c->t.missing);
     if (!c->t.wants || !c->t.missing)
         return false;
+    wrk_seq_land(d->sched, c->seq, tokens);
     for (uint32_t b = v.shared; b < blocks; b++)
         for (uint32_t g = 0; g < l->group_count; g++)
-            c->t.wants[c->t.want_count++] = (struct msg_want){.block = b, .group = g};
+            if (kvc_block_row(v.table, g)[b] != KVC_BLOCK_NONE)
+                c->t.wants[c->t.want_count++] = (struct msg_want){.block = b, .group = g};
     c->t.want_end = blocks;
     c->t.wants[c->t.want_count] = (struct msg_want){.block = KVT_LOGITS_BLOCK, .group = KVT_LOGITS_GROUP};
     return true;
@@ -155,7 +158,7 @@ static bool fetch_begin(struct dcw *d, struct dcw_call *c, const struct wrk_seq_
     uint32_t n = wrk_sched_layout(d->sched)->block_tokens, peer;
     uint32_t tokens = c->fetch_tokens < v->token_count - 1 ? c->fetch_tokens : v->token_count - 1;
     c->fetch_tokens = 0; /* once */
-    if (tokens / n <= v->shared || !find_peer(d, c->fetch_worker, &peer) || !make_wants(d, c, tokens / n))
+    if (tokens / n <= v->shared || !find_peer(d, c->fetch_worker, &peer) || !make_wants(d, c, tokens / n * n))
         return false;
     d->stats.fetches++;
     open_transfer(d, c, peer, true, now_us);
@@ -176,7 +179,7 @@ void dcw__transfer_begin(struct dcw *d, struct dcw_call *c, uint64_t now_us)
         return;
     }
     if (!find_peer(d, c->prefill_worker, &peer) ||
-        !make_wants(d, c, kvc_blocks_for(wrk_sched_layout(d->sched), v.token_count))) {
+        !make_wants(d, c, v.token_count)) {
         go_local(d, c, v.computed, c->dirty);
         return;
     }
@@ -248,6 +251,8 @@ static uint32_t usable_tokens(const struct dcw *d, const struct dcw_call *c, con
     struct wrk_seq_view v = wrk_seq_look(d->sched, c->seq);
     uint32_t tokens = v.token_count;
     uint64_t blocks = c->t.want_end;
+    if (kvc_layout_is_mixed(l)) /* a window or a state is of use at its own end only */
+        return v.computed;
     if (missing_count == 0) /* failed, and nobody says what is there but what was found here */
         return v.computed;
     for (uint32_t i = 0; i < missing_count; i++)

@@ -194,7 +194,8 @@ static kvs_status check_call(const struct pfw *p, const struct pfw_event *ev, st
 }
 
 /* The call's own memory; each want once and inside the prompt. */
-static kvs_status take_wants(struct pfw *p, struct call *c, const struct msg_prefill *m, struct kvs_error *err)
+static kvs_status take_wants(struct pfw *p, struct call *c, const struct msg_prefill *m, bool fetch,
+                             struct kvs_error *err)
 {
     const struct kvc_layout *l = wrk_sched_layout(p->sched);
     c->blocks = kvc_blocks_for(l, m->token_count);
@@ -207,6 +208,9 @@ static kvs_status take_wants(struct pfw *p, struct call *c, const struct msg_pre
         const struct msg_want *w = &m->wants[i];
         if (w->block >= c->blocks || w->group >= l->group_count)
             return kvs_fail(err, KVS_REQ_INVALID, "wanted page %u is outside the prompt or the layout", i);
+        if (!wrk_page_lands(l, w->group, w->block, m->token_count, fetch))
+            return kvs_fail(err, KVS_REQ_INVALID, "wanted page %u of a %s group is not kept", i,
+                            kvc_kind_name(l->group[w->group].kind));
         uint8_t *bit = &c->wanted[(size_t)w->block * l->group_count + w->group];
         if (*bit)
             return kvs_fail(err, KVS_REQ_INVALID, "page %u is wanted twice", i);
@@ -236,6 +240,8 @@ static kvs_status open_fetch(struct pfw *p, struct call *c, const struct msg_pre
     struct wrk_seq_view v = wrk_seq_look(p->sched, c->seq);
     c->fetch = c->admitted = true;
     c->cached = v.cached;
+    if (kvc_layout_is_mixed(wrk_sched_layout(p->sched)) && v.cached < m->token_count) /* of no use in part */
+        return kvs_fail(err, KVS_REQ_NOT_FOUND, "%u tokens of these are cached here", v.cached);
     blocks_found(p, c, v.shared);
     c->fetch_short = c->outgoing_count < m->want_count;
     c->want_count = c->outgoing_count;
@@ -246,7 +252,7 @@ static kvs_status open_fetch(struct pfw *p, struct call *c, const struct msg_pre
 static kvs_status open_call(struct pfw *p, struct call *c, const struct msg_prefill *m, bool fetch,
                             struct kvs_error *err)
 {
-    kvs_status st = take_wants(p, c, m, err);
+    kvs_status st = take_wants(p, c, m, fetch, err);
     if (st != KVS_OK)
         return st;
     struct wrk_seq_config qc = {.owner = WRK_OWNER_PREFILL,
@@ -364,6 +370,12 @@ static void pages_done(struct pfw *p, struct call *c, uint32_t pos, uint32_t cou
         uint32_t end = l->group[g].last_layer + 1;
         if (end <= c->layers_done || end > layers)
             continue;
+        uint32_t n = pos + count;
+        if (l->group[g].kind == KVC_STATE) { /* the state stands behind the last token only */
+            if (n == c->token_count || n % l->block_tokens == 0)
+                page_done(p, c, kvc_state_block(l, n), g);
+            continue;
+        }
         for (uint32_t i = b.first; i < b.first + b.count; i++)
             page_done(p, c, i, g);
     }

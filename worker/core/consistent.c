@@ -16,9 +16,11 @@ static bool same_prefix(const struct wrk_seq *a, const struct wrk_seq *b, uint32
 static bool mark_row(const struct wrk_sched *s, const struct wrk_seq *q, uint32_t group, uint32_t *own)
 {
     const uint32_t *row = kvc_block_row(&q->table, group);
+    uint32_t of_quota = 0;
     for (uint32_t b = 0; b < q->table.block_count; b++) {
-        if (row[b] == KVC_BLOCK_NONE && q->state == WRK_SEQ_FENCED)
-            continue; /* a shared one, given back before */
+        if (row[b] == KVC_BLOCK_NONE && (q->state == WRK_SEQ_FENCED || wrk__by_quota(s, group)))
+            continue; /* a shared one, given back before; not needed */
+        of_quota++;
         if (row[b] >= s->pages[group])
             return false;
         struct wrk_mark *m = &s->mark[group][row[b]];
@@ -31,7 +33,21 @@ static bool mark_row(const struct wrk_sched *s, const struct wrk_seq *q, uint32_
         m->block = b;
         (*own)++;
     }
-    return true;
+    for (size_t i = 0; i < s->copy_count; i++) { /* a snapshot that goes on in a copy counts until it was copied */
+        const struct wrk_copy *c = &s->copies[i].copy;
+        bool kept = q->kept_at != WRK_NIL && row[q->kept_at] == c->from;
+        of_quota += c->group == group && &s->seqs[s->copies[i].slot] == q && !kept;
+    }
+    return !wrk__by_quota(s, group) || of_quota == 0 || (q->has_quota && of_quota <= wrk__quota(s, q, group));
+}
+
+static bool quotas_add_up(const struct wrk_sched *s, uint32_t group)
+{
+    uint64_t sum = 0;
+    for (uint32_t i = s->oldest; i != WRK_NIL; i = s->seqs[i].newer)
+        if (s->seqs[i].has_quota)
+            sum += wrk__quota(s, &s->seqs[i], group);
+    return sum == s->quotas[group] && sum <= s->pages[group];
 }
 
 static kvs_status check_seqs(const struct wrk_sched *s, uint32_t g, uint32_t *held, uint32_t *fenced,
@@ -48,7 +64,7 @@ static kvs_status check_seqs(const struct wrk_sched *s, uint32_t g, uint32_t *he
         if (kvc_blocks_for(&s->layout, q->computed) > q->table.block_count)
             return kvs_fail(err, KVS_SELF_INTERNAL, "a sequence has more KV than pages");
         if (q->state != WRK_SEQ_FENCED && next < q->table.block_count &&
-            !kvc_pool_writable(s->pool[g], kvc_block_row(&q->table, g)[next]))
+            !wrk__by_quota(s, g) && !kvc_pool_writable(s->pool[g], kvc_block_row(&q->table, g)[next]))
             return kvs_fail(err, KVS_SELF_INTERNAL, "a page that would be written next has another holder");
     }
     return KVS_OK;
@@ -78,6 +94,8 @@ bool wrk_sched_consistent(const struct wrk_sched *s, struct kvs_error *err)
     for (uint32_t g = 0; g < s->layout.group_count; g++) {
         struct kvc_pool_counts n = kvc_pool_counts(s->pool[g]);
         uint32_t held = 0, fenced = 0;
+        if (wrk__by_quota(s, g) && !quotas_add_up(s, g))
+            return kvs_fail(err, KVS_SELF_INTERNAL, "group %u: the sequences' quotas are not what was taken", g), false;
         memset(s->mark[g], 0, s->pages[g] * sizeof *s->mark[g]);
         if (check_seqs(s, g, &held, &fenced, err) != KVS_OK || check_holders(s, g, &held, err) != KVS_OK)
             return false;

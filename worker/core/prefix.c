@@ -32,16 +32,16 @@ static void copy_text(char *out, size_t cap, const char *text)
 kvs_status wrk__prefix_create(struct wrk_sched *s, const struct wrk_sched_config *c)
 {
     s->ttl_us = c->tree_ttl_us ? c->tree_ttl_us : TTL_US;
+    s->copy_cap = (size_t)s->seqs_max * s->layout.group_count;
+    s->copies = calloc(s->copy_cap, sizeof *s->copies);
+    if (!s->copies)
+        return KVS_SELF_NOMEM;
     if (c->tree_nodes == 0)
         return KVS_OK;
     memcpy(s->fingerprint, c->model.fingerprint, sizeof s->fingerprint);
     copy_text(s->numerics, sizeof s->numerics, c->model.numerics);
     copy_text(s->kv_types, sizeof s->kv_types, c->model.kv_types);
     copy_text(s->rope, sizeof s->rope, c->model.rope);
-    s->copy_cap = (size_t)s->seqs_max * s->layout.group_count;
-    s->copies = calloc(s->copy_cap, sizeof *s->copies);
-    if (!s->copies)
-        return KVS_SELF_NOMEM;
     kvs_status st = kvc_tree_create(&s->layout, s->pool, c->tree_nodes, &s->tree);
     uint32_t events = c->tree_nodes < EVENTS_MAX / 2 ? c->tree_nodes * 2 : EVENTS_MAX;
     if (st == KVS_OK)
@@ -128,14 +128,16 @@ static uint32_t find_head(struct wrk_sched *s, struct wrk_seq *q, uint32_t found
     return 0;
 }
 
+void wrk__copy(struct wrk_sched *s, const struct wrk_seq *q, struct wrk_copy copy)
+{
+    KVS_ASSERT(s->copy_count < s->copy_cap);
+    s->copies[s->copy_count++] = (struct wrk_pending_copy){.copy = copy, .slot = (uint32_t)(q - s->seqs)};
+}
+
 static void push_copies(struct wrk_sched *s, struct wrk_seq *q, uint32_t block, const uint32_t *source, uint32_t head)
 {
-    for (uint32_t g = 0; g < s->layout.group_count; g++) {
-        KVS_ASSERT(s->copy_count < s->copy_cap);
-        s->copies[s->copy_count++] = (struct wrk_pending_copy){
-            .copy = {.group = g, .from = source[g], .to = kvc_block_row(&q->table, g)[block], .tokens = head},
-            .slot = (uint32_t)(q - s->seqs)};
-    }
+    for (uint32_t g = 0; g < s->layout.group_count; g++)
+        wrk__copy(s, q, (struct wrk_copy){.group = g, .from = source[g], .to = kvc_block_row(&q->table, g)[block], .tokens = head});
 }
 
 bool wrk__prefix_admit(struct wrk_sched *s, struct wrk_seq *q, uint32_t blocks)
@@ -182,9 +184,11 @@ kvs_status wrk_seq_pin(struct wrk_sched *s, const struct wrk_seq_config *c, wrk_
     q->table.block_count = q->shared = q->offered = found;
     q->cached = q->computed = found * s->layout.block_tokens;
     q->state = WRK_SEQ_STOPPED;
-    if (found == 0) {
+    q->pinned = true;
+    if (found == 0 || !wrk__quota_take(s, q)) {
         wrk__seq_remove(s, q);
-        return kvs_fail(err, KVS_REQ_NOT_FOUND, "no block of these tokens is cached here");
+        return found == 0 ? kvs_fail(err, KVS_REQ_NOT_FOUND, "no block of these tokens is cached here")
+                          : kvs_fail(err, KVS_BUSY_PAGES, "too many window or state pages are in use here");
     }
     s->stats.cached_tokens += q->cached;
     *out = id;
@@ -226,7 +230,7 @@ void wrk__prefix_offer(struct wrk_sched *s, struct wrk_seq *q)
     while (q->offered < full) {
         uint32_t b = q->offered, page[KVC_GROUPS_MAX];
         for (uint32_t g = 0; g < s->layout.group_count; g++)
-            page[g] = kvc_block_row(&q->table, g)[b];
+            page[g] = wrk__kinds_offers(s, q, g, b) ? kvc_block_row(&q->table, g)[b] : KVC_BLOCK_NONE;
         kvs_status st = kvc_tree_insert_ids(s->tree, &q->root, q->chain, b,
                                             q->tokens + (size_t)b * s->layout.block_tokens, page, s->now_us);
         if (st == KVS_REQ_NOT_FOUND &&

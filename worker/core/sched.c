@@ -32,8 +32,9 @@ struct wrk_seq *wrk__seq(const struct wrk_sched *s, wrk_seq_id id)
 
 /* --- zero list --- */
 
-static void zeros_push(struct wrk_zeros *z, uint32_t group, uint32_t page)
+void wrk__zero(struct wrk_sched *s, uint32_t group, uint32_t page)
 {
+    struct wrk_zeros *z = &s->zeros;
     if (z->flag[group][page])
         return;
     KVS_ASSERT(z->count < z->cap);
@@ -73,7 +74,9 @@ static kvs_status create_pools(struct wrk_sched *s, const struct wrk_sched_confi
     s->pages_least = UINT32_MAX;
     for (uint32_t g = 0; g < s->layout.group_count; g++) {
         s->pages[g] = c->pages[g];
-        if (s->pages[g] < s->pages_least)
+        s->mixed = s->mixed || wrk__by_quota(s, g);
+        s->has_state = s->has_state || s->layout.group[g].kind == KVC_STATE;
+        if (!wrk__by_quota(s, g) && s->pages[g] < s->pages_least)
             s->pages_least = s->pages[g];
         s->zeros.cap += s->pages[g];
         kvs_status st = kvc_pool_create(s->pages[g], &s->pool[g]);
@@ -123,6 +126,7 @@ kvs_status wrk_sched_create(const struct wrk_sched_config *c, struct wrk_sched *
     s->context = c->context;
     s->chunk_tokens = c->chunk_tokens ? c->chunk_tokens : 128;
     s->reserve_tokens = c->reserve_tokens ? c->reserve_tokens : 512;
+    s->snapshot_blocks = c->snapshot_blocks ? c->snapshot_blocks : 16;
     st = create_pools(s, c);
     if (st == KVS_OK)
         st = create_seqs(s);
@@ -198,12 +202,12 @@ struct kvc_pool_counts wrk_sched_pages(const struct wrk_sched *s, uint32_t group
 
 /* --- pages of a sequence --- */
 
-/* That many pages are free in each group or can be made so. */
+/* That many pages are free in each full and latent group or can be made so. */
 static bool pages_free(const struct wrk_sched *s, uint32_t blocks)
 {
     for (uint32_t g = 0; g < s->layout.group_count; g++) {
         struct kvc_pool_counts n = kvc_pool_counts(s->pool[g]);
-        if (n.free >= blocks)
+        if (wrk__by_quota(s, g) || n.free >= blocks)
             continue;
         if (!s->tree || n.free + n.cached < blocks)
             return false;
@@ -217,7 +221,7 @@ static void pages_evict(struct wrk_sched *s, uint32_t blocks)
 {
     for (uint32_t g = 0; s->tree && g < s->layout.group_count; g++) {
         uint32_t have = kvc_pool_counts(s->pool[g]).free, known = kvc_tree_blocks(s->tree);
-        if (have >= blocks)
+        if (wrk__by_quota(s, g) || have >= blocks)
             continue;
         (void)kvc_tree_evict(s->tree, g, blocks - have);
         s->stats.evicted_blocks += known - kvc_tree_blocks(s->tree);
@@ -236,11 +240,13 @@ bool wrk__seq_grow(struct wrk_sched *s, struct wrk_seq *q, uint32_t blocks)
         return false;
     pages_evict(s, more);
     for (uint32_t g = 0; g < s->layout.group_count; g++) {
+        if (wrk__by_quota(s, g))
+            continue;
         uint32_t *row = kvc_block_row(t, g) + t->block_count;
         kvs_status st = kvc_pool_acquire(s->pool[g], more, row);
         KVS_ASSERT(st == KVS_OK);
         for (uint32_t i = 0; i < more; i++)
-            zeros_push(&s->zeros, g, row[i]);
+            wrk__zero(s, g, row[i]);
     }
     t->block_count = blocks;
     return true;
@@ -265,6 +271,7 @@ void wrk__seq_drop_pages(struct wrk_sched *s, struct wrk_seq *q)
     }
     t->block_count = 0;
     q->computed = 0;
+    wrk__quota_give(s, q);
     q->shared = q->offered = 0;
     s->changed = true;
 }
@@ -323,7 +330,8 @@ bool wrk_sched_can_admit(const struct wrk_sched *s)
     const struct wrk_seq *q = first_waiting(s);
     if (!q || s->tree)
         return q && s->changed;
-    return kvc_blocks_for(&s->layout, q->token_count) > s->pages_least || pages_free(s, admission_blocks(s, q));
+    return kvc_blocks_for(&s->layout, q->token_count) > s->pages_least ||
+           (wrk__quota_fits(s, q, false) && pages_free(s, admission_blocks(s, q)));
 }
 
 /* Oldest first. One that does not fit ends it, so that later ones cannot starve it; one that waits for its prefix does not. */
@@ -342,8 +350,13 @@ void wrk_sched_admit(struct wrk_sched *s)
         q->deferred = wrk__prefix_awaited(s, q);
         if (q->deferred)
             continue;
-        if (!wrk__prefix_admit(s, q, admission_blocks(s, q)))
+        if (!wrk__quota_take(s, q))
             break;
+        if (!wrk__prefix_admit(s, q, admission_blocks(s, q))) {
+            wrk__quota_give(s, q);
+            break;
+        }
+        wrk__kinds_begin(s, q);
         q->state = q->hold ? WRK_SEQ_HELD : WRK_SEQ_READY;
         q->hold = false;
     }
@@ -361,6 +374,10 @@ static kvs_status check_open(const struct wrk_sched *s, const struct wrk_seq_con
         return kvs_fail(err, KVS_BUSY_PAGES,
                         "%u tokens need %u KV pages a group and this worker has %u: raise kv-memory", c->token_count,
                         kvc_blocks_for(&s->layout, c->token_count), s->pages_least);
+    struct wrk_seq alone = {.owner = c->owner, .tokens_max = c->tokens_max};
+    if (!wrk__quota_fits(s, &alone, true))
+        return kvs_fail(err, KVS_BUSY_PAGES, "a sequence of %u tokens needs more window or state pages than this worker has: raise kv-memory",
+                        c->tokens_max);
     if (s->free_slot == WRK_NIL)
         return kvs_fail(err, KVS_BUSY_FULL, "all %u sequences of this worker are taken", s->seqs_max);
     return KVS_OK;
@@ -399,7 +416,10 @@ kvs_status wrk_seq_open(struct wrk_sched *s, const struct wrk_seq_config *c, wrk
                           .logits = c->logits,
                           .sampling = c->sampling,
                           .choice = c->choice,
-                          .chain = chain};
+                          .chain = chain,
+                          .state_at = WRK_NIL,
+                          .kept_at = WRK_NIL,
+                          .keep = WRK_NIL};
     wrk__prefix_open(s, q, c);
     s->changed = true;
     if (s->newest != WRK_NIL)
@@ -461,13 +481,17 @@ void wrk_seq_ready(struct wrk_sched *s, wrk_seq_id id, uint32_t computed, bool r
     struct wrk_seq *q = wrk__seq(s, id);
     KVS_ASSERT(q && q->state == WRK_SEQ_HELD);
     KVS_ASSERT(computed <= q->token_count && computed >= q->computed);
+    s->changed = true;
+    if (!wrk__kinds_landed(s, q, computed))
+        return;
     q->state = WRK_SEQ_READY;
     q->computed = computed;
     wrk__prefix_offer(s, q);
-    s->changed = true;
+    wrk__kinds_offered(s, q);
     for (uint32_t g = 0; rezero && g < q->table.group_count; g++)
         for (uint32_t b = kvc_blocks_for(&s->layout, computed); b < q->table.block_count; b++)
-            zeros_push(&s->zeros, g, kvc_block_row(&q->table, g)[b]);
+            if (kvc_block_row(&q->table, g)[b] != KVC_BLOCK_NONE)
+                wrk__zero(s, g, kvc_block_row(&q->table, g)[b]);
 }
 
 void wrk_seq_append(struct wrk_sched *s, wrk_seq_id id, int32_t token)

@@ -18,6 +18,7 @@
  * Order in a step: single tokens of running sequences (longest waiting first when there are more than batch_seqs), then prompt chunks,
  * oldest sequence first, together at most chunk_tokens tokens. So a long prompt delays a running sequence by one chunk at most.
  * Out of pages: a running sequence that cannot grow makes the newest decode sequence give its pages back (maybe itself).
+ * Window and state groups have a quota a sequence instead (kinds.c): with it a sequence always finds the few pages of theirs that it needs.
  *
  * Prefix reuse (tree_nodes > 0): a block that is complete in all groups is offered to the prefix tree under its hash chain; admission takes
  * the longest known prefix (all but the last known token at most), shares its pages, and has the head of a partly equal block copied. A
@@ -52,6 +53,7 @@ struct wrk_sched_config {
     uint32_t chunk_tokens;           /* prompt tokens a step; 0: 128 */
     uint32_t reserve_tokens;         /* room beyond the known tokens at admission; 0: 512 */
     uint32_t tree_nodes;             /* prefix tree's bound; 0: no tree, nothing is reused */
+    uint32_t snapshot_blocks;        /* state groups: a snapshot for reuse every so many blocks; 0: 16 */
     uint64_t tree_ttl_us;            /* cached KV nobody used for so long is dropped; 0: 72 h */
     struct wrk_model_id model;       /* with a tree */
 };
@@ -88,7 +90,12 @@ void wrk_sched_tell_time(struct wrk_sched *s, uint64_t now_us);
 /* Forgets all cached prefixes; what running sequences hold stays theirs and is not offered again. Returns blocks forgotten. */
 uint32_t wrk_sched_flush(struct wrk_sched *s);
 struct wrk_seq_view wrk_seq_look(const struct wrk_sched *s, wrk_seq_id id); /* any id; state GONE for a stale one */
-/* HELD -> READY: the first `computed` tokens have KV now, at least those found in the tree (computed == token_count: wait for wrk_seq_append). Pages of blocks from
+/* HELD, before its pages are granted to a peer: entries of window and state groups are made those that a transfer of the first `tokens` tokens
+ * brings (all known tokens, or whole blocks of them): want every page at or behind block `shared`. Changes nothing in other layouts. */
+void wrk_seq_land(struct wrk_sched *s, wrk_seq_id id, uint32_t tokens);
+/* The pages that a source can have for such a transfer. whole: of cached blocks (a fetch), not of a prompt that is computed to its end. */
+bool wrk_page_lands(const struct kvc_layout *l, uint32_t group, uint32_t block, uint32_t tokens, bool whole);
+/* HELD -> READY, or -> WAITING when wrk_seq_land was told of more than came (window and state groups cannot be used in part): the first `computed` tokens have KV now, at least those found in the tree (computed == token_count: wait for wrk_seq_append). Pages of blocks from
  * computed / block_tokens (rounded up) on are put on the zero list again when `rezero`: a transfer may have left bytes in them. */
 void wrk_seq_ready(struct wrk_sched *s, wrk_seq_id id, uint32_t computed, bool rezero);
 void wrk_seq_append(struct wrk_sched *s, wrk_seq_id id,
@@ -129,7 +136,7 @@ struct wrk_page {
 /* Pages to zero now; returns how many were written, 0: none left. Each page at most once however often it changed hands. */
 size_t wrk_sched_take_zeros(struct wrk_sched *s, struct wrk_page *out, size_t cap);
 
-/* Heads of pages to copy now (kvc_page_copy_head), before the next call of any function here but this one: from's hold ends with this call. */
+/* Heads of pages to copy now (a state's page: whole) (kvc_page_copy_head), before the next call of any function here but this one: from's hold ends with this call. */
 struct wrk_copy {
     uint32_t group, from, to, tokens;
 };

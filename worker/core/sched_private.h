@@ -1,4 +1,5 @@
-/* sched_private.h - the scheduler's own structs, shared by sched.c (sequences and pages), prefix.c (reuse) and step.c (steps). Owner thread: the loop.
+/* sched_private.h - the scheduler's own structs, shared by sched.c (sequences and pages), kinds.c (window and state
+ * groups), prefix.c (reuse) and step.c (steps). Owner thread: the loop.
  * Live sequences hang in one list in the order of their arrival, which never changes: preemption keeps a sequence's place.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_WORKER_CORE_SCHED_PRIVATE_H
@@ -31,6 +32,13 @@ struct wrk_seq {
     uint32_t shared, cached;
     bool deferred;
     uint64_t flushes; /* the scheduler's when it was opened */
+    /* kinds.c; entries of block rows, WRK_NIL: none */
+    bool has_quota, pinned;
+    uint32_t trimmed;  /* window pages that no position from this one on sees were given back */
+    uint32_t state_at; /* where the running state is */
+    uint32_t kept_at;  /* where a snapshot is that must stay: until it closes (source), until it landed and was offered (sink) */
+    uint32_t keep;     /* the prompt's last full block, where a snapshot is wanted */
+    uint32_t landing;  /* tokens that a transfer is to bring; 0: none */
 };
 
 /* A copy that the edge has not taken yet; its source has a hold of its own. */
@@ -54,7 +62,10 @@ struct wrk_zeros {
 struct wrk_sched {
     struct kvc_layout layout;
     uint32_t pages[KVC_GROUPS_MAX];
-    uint32_t pages_least; /* of the smallest pool: blocks a sequence can have at most */
+    uint32_t pages_least; /* of the smallest pool of full and latent groups: blocks a sequence can have at most */
+    bool mixed, has_state; /* there are window or state groups; there are state groups */
+    uint32_t quotas[KVC_GROUPS_MAX];
+    uint32_t snapshot_blocks;
     uint32_t seqs_max, batch_seqs, context, chunk_tokens, reserve_tokens;
     struct kvc_pool *pool[KVC_GROUPS_MAX];
     struct kvc_tree *tree;
@@ -92,6 +103,23 @@ struct wrk_seq *wrk__seq_newest(const struct wrk_sched *s);   /* the next victim
 void wrk__seq_remove(struct wrk_sched *s, struct wrk_seq *q); /* pages back, slot free */
 void wrk__seq_drop_pages(struct wrk_sched *s, struct wrk_seq *q);
 
+void wrk__zero(struct wrk_sched *s, uint32_t group, uint32_t page); /* on the zero list */
+
+/* kinds.c; all do nothing without window and state groups */
+bool wrk__by_quota(const struct wrk_sched *s, uint32_t group);
+uint32_t wrk__quota(const struct wrk_sched *s, const struct wrk_seq *q, uint32_t group);
+bool wrk__quota_fits(const struct wrk_sched *s, const struct wrk_seq *q, bool alone); /* beside the others, or in an empty worker */
+bool wrk__quota_take(struct wrk_sched *s, struct wrk_seq *q);
+void wrk__quota_give(struct wrk_sched *s, struct wrk_seq *q);
+void wrk__kinds_begin(struct wrk_sched *s, struct wrk_seq *q);    /* it has its first pages */
+void wrk__kinds_computed(struct wrk_sched *s, struct wrk_seq *q); /* computed was changed by a step */
+uint32_t wrk__kinds_room(const struct wrk_sched *s, const struct wrk_seq *q); /* tokens to the next snapshot */
+bool wrk__kinds_offers(const struct wrk_sched *s, const struct wrk_seq *q, uint32_t group, uint32_t block); /* its page is the block's */
+void wrk__kinds_advance(struct wrk_sched *s, struct wrk_seq *q, uint32_t count); /* pages for a step over that many tokens */
+bool wrk__kinds_landed(struct wrk_sched *s, struct wrk_seq *q, uint32_t computed); /* false: the sequence waits for pages anew */
+void wrk__kinds_offered(struct wrk_sched *s, struct wrk_seq *q);
+bool wrk__kinds_entry_needed(const struct wrk_sched *s, const struct wrk_seq *q, uint32_t group, uint32_t block, uint32_t end);
+
 /* prefix.c; all do nothing without a tree */
 kvs_status wrk__prefix_create(struct wrk_sched *s, const struct wrk_sched_config *c);
 void wrk__prefix_open(struct wrk_sched *s, struct wrk_seq *q,
@@ -101,6 +129,7 @@ bool wrk__prefix_awaited(const struct wrk_sched *s,
 bool wrk__prefix_admit(struct wrk_sched *s, struct wrk_seq *q,
                        uint32_t blocks);                        /* pages for that many blocks, known ones shared */
 void wrk__prefix_offer(struct wrk_sched *s, struct wrk_seq *q); /* complete blocks to the tree */
+void wrk__copy(struct wrk_sched *s, const struct wrk_seq *q, struct wrk_copy copy); /* its source was shared for it */
 void wrk__prefix_forget_copies(struct wrk_sched *s, const struct wrk_seq *q);
 
 #endif

@@ -49,7 +49,8 @@ static bool is_writable(const struct wrk_sched *s, const struct wrk_seq *q, uint
     uint32_t end = kvc_blocks_for(&s->layout, q->computed + count);
     for (uint32_t g = 0; g < s->layout.group_count; g++)
         for (uint32_t b = q->computed / s->layout.block_tokens; b < end; b++)
-            if (!kvc_pool_writable(s->pool[g], kvc_block_row(&q->table, g)[b]))
+            if (wrk__kinds_entry_needed(s, q, g, b, q->computed + count) &&
+                !kvc_pool_writable(s->pool[g], kvc_block_row(&q->table, g)[b]))
                 return false;
     return true;
 }
@@ -59,6 +60,7 @@ static void add_entry(struct wrk_sched *s, struct wrk_seq *q, uint32_t count)
     KVS_ASSERT(s->step.entry_count < s->batch_seqs);
     KVS_ASSERT(count > 0 && q->computed + count <= q->token_count);
     KVS_ASSERT(kvc_blocks_for(&s->layout, q->computed + count) <= q->table.block_count);
+    wrk__kinds_advance(s, q, count);
     KVS_ASSERT(is_writable(s, q, count));
     bool last = q->computed + count == q->token_count;
     s->entries[s->step.entry_count++] = (struct wrk_step_entry){.seq = wrk__seq_id(s, q),
@@ -110,8 +112,9 @@ static void add_chunks(struct wrk_sched *s)
         struct wrk_seq *q = &s->seqs[i];
         if (q->in_step || !has_work(q) || is_single(q))
             continue;
-        uint32_t left = q->token_count - q->computed;
+        uint32_t left = q->token_count - q->computed, room = wrk__kinds_room(s, q);
         uint32_t n = left < budget ? left : budget;
+        n = n < room ? n : room;
         budget -= n;
         add_entry(s, q, n);
     }
@@ -176,6 +179,17 @@ bool wrk_sched_stop_wanted(const struct wrk_sched *s)
     return true;
 }
 
+/* A step that was stopped is done again if it is still wanted. But nobody knows how far a state has gone on: a decode sequence begins anew;
+ * a source, from whose pages sends may run, has to be given up by its owner (true). */
+static bool stop_spoils(struct wrk_sched *s, struct wrk_seq *q)
+{
+    if (!s->has_state || q->state != WRK_SEQ_READY)
+        return false;
+    if (q->owner == WRK_OWNER_DECODE)
+        wrk__seq_preempt(s, q);
+    return q->owner == WRK_OWNER_PREFILL;
+}
+
 static void book_entry(struct wrk_sched *s, const struct wrk_step_entry *e, const struct wrk_result *r)
 {
     struct wrk_seq *q = wrk__seq(s, e->seq);
@@ -187,10 +201,15 @@ static void book_entry(struct wrk_sched *s, const struct wrk_step_entry *e, cons
         wrk__seq_remove(s, q);
         return;
     }
-    if (!r)
-        return; /* stopped: done again if it is still wanted */
+    struct wrk_result given_up = {.status = KVS_REQ_CANCELLED};
+    if (!r) {
+        if (!stop_spoils(s, q))
+            return;
+        r = &given_up;
+    }
     if (r->status == KVS_OK) {
         q->computed += e->count;
+        wrk__kinds_computed(s, q);
         wrk__prefix_offer(s, q);
         if (single) {
             s->stats.decode_tokens++;
