@@ -4,6 +4,7 @@
 
 #include "sim/net.h"
 #include "sim/oracle.h"
+#include "sim/worker.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -160,7 +161,7 @@ static struct sim_request *make_request(struct sim *s, const struct sim_command 
     for (uint32_t i = 0; i < r->choices; i++) {
         r->choice[i].answer = calloc(r->max_tokens, sizeof(int32_t));
         KVS_ASSERT(r->choice[i].answer != NULL);
-        r->choice[i].answer_count = sim_answer(r->prompt, r->prompt_count, s->set.layers, &ask->sampling, i, r->max_tokens, r->ignore_eos,
+        r->choice[i].answer_count = sim_answer(r->prompt, r->prompt_count, sim_caches(&s->set), &ask->sampling, i, r->max_tokens, r->ignore_eos,
                                                s->set.vocab, r->choice[i].answer);
     }
     return r;
@@ -299,7 +300,7 @@ static void check_placed(struct sim *s, const struct sim_request *r, const struc
         sim_fail(s, "request %llu: %u pages, %llu bytes over \"%s\"", n, p->pages, (unsigned long long)p->bytes, p->transport);
     if (p->mode == MSG_PLACE_LOCAL && c->tree_nodes == 0 && p->cached_tokens + p->local_prefill_tokens < r->prompt_count)
         sim_fail(s, "request %llu: local, but only %u of %u tokens were computed", n, p->local_prefill_tokens, r->prompt_count);
-    if (p->mode == MSG_PLACE_REMOTE && c->tree_nodes == 0 && p->local_prefill_tokens == 0 &&
+    if (p->mode == MSG_PLACE_REMOTE && c->tree_nodes == 0 && c->kinds == 0 && p->local_prefill_tokens == 0 &&
         (p->pages != blocks * groups || p->bytes != blocks * c->block_tokens * c->layers * 8))
         sim_fail(s, "request %llu: remote, with %u of %llu pages and %llu bytes", n, p->pages, (unsigned long long)(blocks * groups),
                  (unsigned long long)p->bytes);

@@ -1,8 +1,9 @@
 /* device.c - KV memory and the device: what a step reads, writes and answers.
- * A cell is 8 bytes a token and layer: K and V of one f32 dim each, where the layout puts them (K: [dim][token], then V: [token][dim]).
- * When the last layer of a group is done, the step's entries read everything before them in that group and write their own tokens. What
- * is read is compared with what must stand there, so KV that is wrong, stale or missing is told at the step that would have used it. Cells
- * behind the tokens must be zero: kernels multiply masked positions with what they find.
+ * A cell is 8 bytes a token and cache: K and V of one f32 dim each, where the layout puts them (K: [dim][token], then V: [token][dim]).
+ * When the last layer of a group is done, the step's entries read everything before them in that group (through a window: what it shows; a
+ * state: the one page that has it) and write their own tokens. What is read is compared with what must stand there, so KV that is wrong, stale
+ * or missing is told at the step that would have used it. Cells behind the tokens must be zero: kernels multiply masked positions with what
+ * they find.
  * A page that somebody else reads (a send) or may write (a grant) must be left alone: the counts of both are looked at before each change.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "sim/oracle.h"
@@ -30,38 +31,94 @@ bool sim_page_of(const struct sim_worker *w, const void *address, struct wrk_pag
     return false;
 }
 
-static uint8_t *cell_at(const struct sim_worker *w, const struct kvc_block_table *t, uint32_t group, uint32_t layer, uint32_t position)
+/* --- what the layers remember --- */
+
+/* The caches of one layer: 0 full everywhere; 1 full and window by turns; 2 latent; 3 full and state by turns; 4 all four kinds, and layers
+ * with two caches. */
+static struct kvc_layer arrangement(const struct sim_settings *c, uint32_t layer)
 {
-    const struct kvc_group *g = &w->layout.group[group];
-    uint32_t page = kvc_block_row(t, group)[position / w->layout.block_tokens];
-    return sim_page(w, group, page) + kvc_head_offset(g, kvc_layer_place(&w->layout, layer, 0).slot, 0) + position % w->layout.block_tokens * (size_t)4;
+    static const uint32_t kind_of[5][5] = {{KVC_FULL, KVC_FULL, KVC_FULL, KVC_FULL, KVC_FULL},
+                                           {KVC_WINDOW, KVC_FULL, KVC_WINDOW, KVC_WINDOW, KVC_FULL},
+                                           {KVC_LATENT, KVC_LATENT, KVC_LATENT, KVC_LATENT, KVC_LATENT},
+                                           {KVC_STATE, KVC_FULL, KVC_STATE, KVC_STATE, KVC_FULL},
+                                           {KVC_STATE, KVC_WINDOW, KVC_LATENT, KVC_FULL, KVC_STATE}};
+    struct kvc_layer l = {.count = 1};
+    for (uint32_t i = 0; i < 2; i++) {
+        struct kvc_cache *x = &l.cache[i];
+        x->kind = i == 0 ? (kvc_kind)kind_of[c->kinds % 5][layer % 5] : KVC_WINDOW;
+        x->window = x->kind == KVC_WINDOW ? c->window : 0;
+        x->kv_heads = x->kind == KVC_STATE ? 0 : 1;
+        x->key_dim = x->kind == KVC_STATE ? 0 : x->kind == KVC_LATENT ? 2 : 1;
+        x->value_dim = x->kind == KVC_FULL || x->kind == KVC_WINDOW ? 1 : 0;
+        x->state_bytes = x->kind == KVC_STATE ? 8 : 0;
+    }
+    l.count += c->kinds == 4 && layer % 5 == 4; /* a state, and attention through a window */
+    return l;
 }
 
-static uint64_t cell_get(const struct sim_worker *w, const uint8_t *k)
+uint32_t sim_caches(const struct sim_settings *c)
+{
+    uint32_t n = 0;
+    for (uint32_t l = 0; l < c->layers; l++)
+        n += arrangement(c, l).count;
+    return n;
+}
+
+/* Where 8 bytes stand for one token of one cache; a state: for all tokens so far. */
+struct cell {
+    uint8_t *at;
+    size_t second; /* distance of the other half */
+};
+
+static struct cell cell_at(const struct sim_worker *w, const struct kvc_block_table *t, struct kvc_place place, uint32_t position)
+{
+    const struct kvc_group *g = &w->layout.group[place.group];
+    uint32_t page = kvc_block_row(t, place.group)[position / w->layout.block_tokens], in = position % w->layout.block_tokens;
+    uint8_t *base = sim_page(w, place.group, page) + kvc_head_offset(g, place.slot, 0);
+    if (g->kind == KVC_STATE)
+        return (struct cell){.at = base, .second = 4};
+    if (g->kind == KVC_LATENT)
+        return (struct cell){.at = base + in * (size_t)8, .second = 4};
+    return (struct cell){.at = base + in * (size_t)4, .second = g->value_offset};
+}
+
+static uint64_t cell_get(struct cell c)
 {
     uint32_t half[2];
-    memcpy(&half[0], k, 4);
-    memcpy(&half[1], k + w->layout.block_tokens * (size_t)4, 4);
+    memcpy(&half[0], c.at, 4);
+    memcpy(&half[1], c.at + c.second, 4);
     return (uint64_t)half[1] << 32 | half[0];
 }
 
-static void cell_put(const struct sim_worker *w, uint8_t *k, uint64_t cell)
+static void cell_put(struct cell c, uint64_t cell)
 {
     uint32_t half[2] = {(uint32_t)cell, (uint32_t)(cell >> 32)};
-    memcpy(k, &half[0], 4);
-    memcpy(k + w->layout.block_tokens * (size_t)4, &half[1], 4);
+    memcpy(c.at, &half[0], 4);
+    memcpy(c.at + c.second, &half[1], 4);
+}
+
+static void build_layout(struct sim_worker *w)
+{
+    const struct sim_settings *c = &w->s->set;
+    static struct kvc_layer layer[KVC_LAYERS_MAX];
+    uint32_t cell = 0;
+    KVS_ASSERT(c->layers <= KVC_LAYERS_MAX);
+    for (uint32_t l = 0; l < c->layers; l++) {
+        layer[l] = arrangement(c, l);
+        w->first_cell[l] = cell;
+        cell += layer[l].count;
+    }
+    struct kvc_layout_config lc = {.layers = c->layers, .layer = layer, .kv_type = KVC_F32, .block_tokens = c->block_tokens, .group_layers = c->group_layers};
+    struct kvs_error err = {0};
+    kvs_status st = kvc_layout_build(&lc, &w->layout, &err);
+    KVS_ASSERT(st == KVS_OK);
 }
 
 void sim_device_create(struct sim_worker *w)
 {
     const struct sim_settings *c = &w->s->set;
-    struct kvc_layout_config lc = {.layers = c->layers, .kv_heads = 1, .key_dim = 1, .value_dim = 1, .kv_type = KVC_F32,
-                                   .block_tokens = c->block_tokens, .group_layers = c->group_layers};
-    struct kvs_error err = {0};
-    kvs_status st = kvc_layout_build(&lc, &w->layout, &err);
-    KVS_ASSERT(st == KVS_OK);
+    build_layout(w);
     for (uint32_t g = 0; g < w->layout.group_count; g++) {
-        KVS_ASSERT(w->layout.group[g].head_bytes == (uint64_t)c->block_tokens * 8);
         w->slab[g] = malloc(c->pages * w->layout.group[g].page_bytes);
         w->reads[g] = calloc(c->pages, sizeof *w->reads[g]);
         w->recvs[g] = calloc(c->pages, sizeof *w->recvs[g]);
@@ -119,54 +176,124 @@ void sim_device_copy(struct sim_worker *w, const struct wrk_copy *copy)
 
 /* --- a step --- */
 
-/* One layer of one entry: read everything before it, write its own tokens; `history` runs over the sequence's tokens. */
-static void compute_layer(struct sim_worker *w, const struct wrk_step_entry *e, uint32_t group, uint32_t layer)
+static void wrong(struct sim_worker *w, const struct wrk_step_entry *e, uint32_t group, uint32_t layer, uint32_t p, uint64_t found, uint64_t due)
 {
-    struct wrk_seq_view v = wrk_seq_look(w->sched, e->seq);
-    uint64_t h = SIM_HISTORY_0;
-    uint32_t end = e->pos + e->count, whole = kvc_blocks_for(&w->layout, end) * w->layout.block_tokens;
-    if (v.state == WRK_SEQ_GONE || e->table != v.table || end > v.token_count || kvc_blocks_for(&w->layout, end) > e->table->block_count) {
-        sim_fail(w->s, "%s: the step in flight points to a sequence that has changed", w->s->node[w->node].id);
-        return;
+    sim_about_page(w->s, w->node, group, kvc_block_row(e->table, group)[p / w->layout.block_tokens]);
+    sim_fail(w->s, "%s reads wrong KV: sequence %u (computed %u), position %u, layer %u (%s): %llx instead of %llx", w->s->node[w->node].id, e->seq,
+             e->pos, p, layer, kvc_kind_name(w->layout.group[group].kind), (unsigned long long)found, (unsigned long long)due);
+}
+
+static bool has_page(struct sim_worker *w, const struct wrk_step_entry *e, uint32_t group, uint32_t p)
+{
+    if (kvc_block_row(e->table, group)[p / w->layout.block_tokens] != KVC_BLOCK_NONE)
+        return true;
+    sim_fail(w->s, "%s: a step over [%u, %u) finds no page for position %u in group %u (%s)", w->s->node[w->node].id, e->pos, e->pos + e->count, p,
+             group, kvc_kind_name(w->layout.group[group].kind));
+    return false;
+}
+
+/* A recurrent state: found as it was after the tokens before, left as it is after the entry's. */
+static uint64_t compute_state(struct sim_worker *w, const struct wrk_step_entry *e, struct kvc_place place, uint32_t layer, uint32_t cell,
+                              const struct wrk_seq_view *v)
+{
+    uint64_t h = SIM_HISTORY_0, before = 0;
+    uint32_t end = e->pos + e->count;
+    for (uint32_t p = 0; p < end; p++) {
+        before = p == e->pos ? h : before;
+        h = sim_history(h, v->tokens[p], p);
     }
+    if (!has_page(w, e, place.group, end - 1))
+        return 0;
+    struct cell c = cell_at(w, e->table, place, end - 1);
+    uint64_t due = e->pos == 0 ? 0 : sim_cell(before, cell);
+    if (cell_get(c) != due)
+        wrong(w, e, place.group, layer, end - 1, cell_get(c), due);
+    cell_put(c, sim_cell(h, cell));
+    return sim_cell(h, cell);
+}
+
+/* Attention: read everything before it that can be seen, write the entry's own tokens; `h` runs over the sequence's tokens. Returns the newest
+ * cell as it stands in memory. */
+static uint64_t compute_attention(struct sim_worker *w, const struct wrk_step_entry *e, struct kvc_place place, uint32_t layer, uint32_t cell,
+                                  const struct wrk_seq_view *v)
+{
+    const struct kvc_group *g = &w->layout.group[place.group];
+    uint32_t end = e->pos + e->count, whole = kvc_blocks_for(&w->layout, end) * w->layout.block_tokens;
+    uint32_t first = g->kind == KVC_WINDOW && e->pos + 1 > g->window ? e->pos + 1 - g->window : 0;
+    uint64_t h = SIM_HISTORY_0;
     for (uint32_t p = 0; p < whole; p++) {
-        uint8_t *at = cell_at(w, e->table, group, layer, p);
-        uint64_t cell = cell_get(w, at);
-        if (p < v.token_count)
-            h = sim_history(h, v.tokens[p], p);
-        uint64_t due = sim_cell(h, layer);
+        if (p < v->token_count)
+            h = sim_history(h, v->tokens[p], p);
+        if (p < first)
+            continue;
+        if (!has_page(w, e, place.group, p))
+            return 0;
+        struct cell c = cell_at(w, e->table, place, p);
+        uint64_t found = cell_get(c), due = sim_cell(h, cell);
         if (p >= e->pos && p < end) {
-            if (v.tokens[p] != e->ids[p - e->pos])
-                sim_fail(w->s, "%s: a step's token ids are not the sequence's", w->s->node[w->node].id);
-            cell_put(w, at, due);
-        } else if (p < e->pos ? cell != due : cell != 0 && (p >= v.token_count || cell != due)) {
-            sim_about_page(w->s, w->node, group, kvc_block_row(e->table, group)[p / w->layout.block_tokens]);
-            sim_fail(w->s, "%s reads wrong KV: sequence %u (computed %u of %u), position %u, layer %u: %llx instead of %llx",
-                     w->s->node[w->node].id, e->seq, e->pos, v.token_count, p, layer, (unsigned long long)cell,
-                     p < e->pos ? (unsigned long long)due : 0);
-            return;
+            cell_put(c, due);
+        } else if (p < e->pos ? found != due : found != 0 && (p >= v->token_count || found != due)) {
+            wrong(w, e, place.group, layer, p, found, p < e->pos ? due : 0);
+            return 0;
         }
+    }
+    return cell_get(cell_at(w, e->table, place, end - 1));
+}
+
+static bool still_valid(struct sim_worker *w, const struct wrk_step_entry *e, const struct wrk_seq_view *v)
+{
+    uint32_t end = e->pos + e->count;
+    bool same = v->state != WRK_SEQ_GONE && e->table == v->table && end <= v->token_count && kvc_blocks_for(&w->layout, end) <= e->table->block_count;
+    for (uint32_t p = e->pos; same && p < end; p++)
+        same = v->tokens[p] == e->ids[p - e->pos];
+    if (!same)
+        sim_fail(w->s, "%s: the step in flight points to a sequence that has changed", w->s->node[w->node].id);
+    return same;
+}
+
+/* Pages that the entry writes must be nobody else's. */
+static void check_own(struct sim_worker *w, const struct wrk_step_entry *e, uint32_t group)
+{
+    uint32_t end = kvc_blocks_for(&w->layout, e->pos + e->count), first = e->pos / w->layout.block_tokens;
+    if (w->layout.group[group].kind == KVC_STATE)
+        first = end - 1;
+    for (uint32_t b = first; b < end; b++) {
+        uint32_t page = kvc_block_row(e->table, group)[b];
+        if (page == KVC_BLOCK_NONE)
+            continue; /* compute says so */
+        sim_about_page(w->s, w->node, group, page);
+        if (w->reads[group][page] != 0 || w->recvs[group][page] != 0)
+            sim_fail(w->s, "%s computes into page %u of group %u that a transfer still has", w->s->node[w->node].id, page, group);
     }
 }
 
 static void compute_group(struct sim_worker *w, uint32_t group)
 {
     const struct kvc_group *g = &w->layout.group[group];
-    for (uint32_t i = 0; i < w->step->entry_count; i++) {
+    for (uint32_t i = 0; i < w->step->entry_count && !w->s->failed; i++) {
         const struct wrk_step_entry *e = &w->step->entries[i];
-        for (uint32_t b = e->pos / w->layout.block_tokens; b < kvc_blocks_for(&w->layout, e->pos + e->count); b++) {
-            uint32_t page = kvc_block_row(e->table, group)[b];
-            sim_about_page(w->s, w->node, group, page);
-            if (w->reads[group][page] != 0 || w->recvs[group][page] != 0)
-                sim_fail(w->s, "%s computes into page %u of group %u that a transfer still has", w->s->node[w->node].id, page, group);
-        }
-        for (uint32_t l = g->first_layer; l <= g->last_layer; l++) {
-            if (kvc_layer_place(&w->layout, l, 0).group != group)
-                continue;
-            compute_layer(w, e, group, l);
-            w->read[i] = sim_read_cell(w->read[i], cell_get(w, cell_at(w, e->table, group, l, e->pos + e->count - 1)));
-        }
+        struct wrk_seq_view v = wrk_seq_look(w->sched, e->seq);
+        check_own(w, e, group);
+        if (!still_valid(w, e, &v))
+            return;
+        for (uint32_t l = g->first_layer; l <= g->last_layer && !w->s->failed; l++)
+            for (uint32_t k = 0; k < KVC_LAYER_CACHES_MAX; k++) {
+                struct kvc_place place = kvc_layer_place(&w->layout, l, k);
+                if (place.group != group)
+                    continue;
+                uint64_t cell = g->kind == KVC_STATE ? compute_state(w, e, place, l, w->first_cell[l] + k, &v)
+                                                     : compute_attention(w, e, place, l, w->first_cell[l] + k, &v);
+                w->read[i] = sim_read_cell(w->read[i], cell);
+            }
     }
+}
+
+/* Groups whose last layer this one is. */
+static void compute_layer(struct sim_worker *w, uint32_t layer)
+{
+    for (uint32_t g = 0; g < w->layout.group_count; g++)
+        if (w->layout.group[g].last_layer == layer)
+            compute_group(w, g);
 }
 
 /* A row of logits from which any sampler gets the same: its first 8 bytes say what was read, the rest follows from them. */
@@ -236,15 +363,13 @@ static void step_done(struct sim *s, struct sim_event *e)
 static void layer(struct sim *s, struct sim_event *e)
 {
     struct sim_worker *w = s->node[e->node].worker;
-    uint32_t layers = w->layout.layer_count, group = kvc_layer_place(&w->layout, w->layers_done, 0).group;
+    uint32_t layers = w->layout.layer_count;
     if (w->stop_step) {
         sim_count(s, SIM_N_stopped_steps, 1);
         sim_worker_post(w, sim_in(s, 1, 100), step_done, 0, KVS_REQ_CANCELLED, 0, NULL);
         return;
     }
-    w->layers_done++;
-    if (w->layers_done == w->layout.group[group].last_layer + 1)
-        compute_group(w, group);
+    compute_layer(w, w->layers_done++);
     if (sim_chance(s, 700)) { /* the loop may see several layers at once */
         sim_source_feed(w, &(struct pfw_event){.kind = PFW_EV_LAYER, .layer = {.step = w->step->id, .layers = w->layers_done}});
         sim_worker_turn(w);

@@ -11,9 +11,9 @@ uint64_t sim_history(uint64_t before, int32_t token, uint32_t position)
     return sim_mix(before, (uint64_t)position << 32 | (uint32_t)token);
 }
 
-uint64_t sim_cell(uint64_t history, uint32_t layer)
+uint64_t sim_cell(uint64_t history, uint32_t cache)
 {
-    return sim_mix(history, layer + 1) | 1; /* never what a zeroed page holds */
+    return sim_mix(history, cache + 1) | 1; /* never what a zeroed page holds */
 }
 
 uint64_t sim_read_begin(void)
@@ -23,7 +23,7 @@ uint64_t sim_read_begin(void)
 
 uint64_t sim_read_cell(uint64_t read, uint64_t cell)
 {
-    return sim_mix(read, cell);
+    return read + sim_mix(cell, 0x72u); /* groups of layers finish in any order */
 }
 
 int32_t sim_pick(uint64_t read, const struct msg_sampling *sampling, uint32_t choice, uint32_t position, uint32_t vocab)
@@ -39,7 +39,7 @@ int32_t sim_pick(uint64_t read, const struct msg_sampling *sampling, uint32_t ch
     return (int32_t)(sim_mix(h, position) % vocab);
 }
 
-uint32_t sim_answer(const int32_t *prompt, uint32_t count, uint32_t layers, const struct msg_sampling *sampling, uint32_t choice,
+uint32_t sim_answer(const int32_t *prompt, uint32_t count, uint32_t caches, const struct msg_sampling *sampling, uint32_t choice,
                     uint32_t max_tokens, bool ignore_eos, uint32_t vocab, int32_t *ids_out)
 {
     uint64_t h = SIM_HISTORY_0;
@@ -47,7 +47,7 @@ uint32_t sim_answer(const int32_t *prompt, uint32_t count, uint32_t layers, cons
         h = sim_history(h, prompt[i], i);
     for (uint32_t n = 0; n < max_tokens; n++) {
         uint64_t read = sim_read_begin();
-        for (uint32_t l = 0; l < layers; l++)
+        for (uint32_t l = 0; l < caches; l++)
             read = sim_read_cell(read, sim_cell(h, l));
         ids_out[n] = sim_pick(read, sampling, choice, count + n, vocab);
         if (ids_out[n] == SIM_STOP_ID && !ignore_eos)

@@ -66,6 +66,7 @@ struct sim_worker {
     struct sim *s;
     uint32_t node;
     struct kvc_layout layout;
+    uint32_t first_cell[KVC_LAYERS_MAX]; /* number of a layer's first cache */
     uint8_t *slab[KVC_GROUPS_MAX];
     uint16_t *reads[KVC_GROUPS_MAX]; /* per page: sends that read it */
     uint16_t *recvs[KVC_GROUPS_MAX]; /* per page: grants that may write it */
@@ -161,6 +162,7 @@ void sim_port_close(struct sim_worker *w, uint32_t slot);
 void sim_port_free(struct sim_worker *w);
 
 /* device.c */
+uint32_t sim_caches(const struct sim_settings *c); /* of all layers together */
 void sim_device_create(struct sim_worker *w);
 void sim_device_free(struct sim_worker *w);
 uint8_t *sim_page(const struct sim_worker *w, uint32_t group, uint32_t page);
