@@ -40,6 +40,7 @@ struct rtr_index {
     uint32_t unused;    /* list of entries given back */
     uint32_t newest, oldest;
     uint64_t count, dropped;
+    uint32_t holding; /* workers with a location */
 };
 _Static_assert(sizeof(struct rtr_index) <= RTR_INDEX_BASE_BYTES, "what does not grow");
 
@@ -150,6 +151,7 @@ static void forget(struct rtr_index *ix, uint32_t n)
     KVS_ASSERT(w->count > 0 && ix->count > 0);
     w->count--;
     ix->count--;
+    ix->holding -= w->count == 0;
     l->next = ix->unused;
     ix->unused = n;
 }
@@ -188,6 +190,7 @@ static void add(struct rtr_index *ix, uint32_t slot, const struct kvc_hash *bloc
         loc(ix, w->first)->prev = n;
     w->first = n;
     age_front(ix, n);
+    ix->holding += w->count == 0;
     w->count++;
     ix->count++;
 }
@@ -247,19 +250,19 @@ void rtr_index_drop(struct rtr_index *ix, uint32_t slot)
 uint32_t rtr_index_match(struct rtr_index *ix, const struct kvc_hash *chain, uint32_t blocks, uint32_t *blocks_of_slot)
 {
     KVS_ASSERT((chain || !blocks) && blocks_of_slot);
-    uint32_t longest = 0;
+    uint32_t longest = 0, found = 0;
     memset(blocks_of_slot, 0, ix->workers_max * sizeof(*blocks_of_slot));
     for (uint32_t i = blocks;
-         i-- > 0;) { /* from the end: the head becomes the newest, the first one seen of a worker is its longest */
+         i-- > 0 && found < ix->holding;) { /* from the end: the first one seen of a worker is its longest */
         uint32_t key[2];
         key_of(&chain[i], key);
         for (uint32_t n = *bucket_of(ix, key); n; n = loc(ix, n)->next) {
             const struct location *l = loc(ix, n);
-            if (!same_key(l, key))
+            if (!same_key(l, key) || blocks_of_slot[l->slot])
                 continue;
+            blocks_of_slot[l->slot] = i + 1;
+            found++;
             touch(ix, n);
-            if (!blocks_of_slot[l->slot])
-                blocks_of_slot[l->slot] = i + 1;
             if (!longest)
                 longest = i + 1;
         }
@@ -289,6 +292,7 @@ void rtr_index_stats(const struct rtr_index *ix, struct rtr_index_stats *out)
 bool rtr_index_consistent(const struct rtr_index *ix)
 {
     uint64_t by_age = 0, by_worker = 0;
+    uint32_t holding = 0;
     for (uint32_t n = ix->newest; n && by_age <= ix->count; n = loc(ix, n)->older, by_age++) {
         const struct location *l = loc(ix, n);
         if (l->slot >= ix->workers_max || find(ix, l->slot, l->key) != n)
@@ -302,6 +306,7 @@ bool rtr_index_consistent(const struct rtr_index *ix)
         if (mine != ix->worker[s].count)
             return false;
         by_worker += mine;
+        holding += mine > 0;
     }
-    return by_age == ix->count && by_worker == ix->count && ix->count <= ix->max;
+    return by_age == ix->count && by_worker == ix->count && holding == ix->holding && ix->count <= ix->max;
 }

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #define CALLS_MAX 16 /* routers */
-#define DIGEST_STEPS 65536u /* places of the tree, or events, that are looked at in one turn of a second */
+#define DIGEST_STEPS 16384u /* places of the tree, or events, that are looked at in one turn of a second */
 
 struct wrk_cache {
     struct wrk_worker *w;

@@ -123,7 +123,7 @@ static void test_snapshot_replaces_only_its_worker(void **state)
     rtr_index_destroy(ix);
 }
 
-static void test_full_drops_the_oldest_and_never_the_head_of_what_is_in_use(void **state)
+static void test_full_drops_the_oldest_and_keeps_where_prompts_end(void **state)
 {
     (void)state;
     struct rtr_index *ix = made(2, 10);
@@ -135,17 +135,18 @@ static void test_full_drops_the_oldest_and_never_the_head_of_what_is_in_use(void
     rtr_index_add(ix, 1, b, 6);
     assert_int_equal(stats(ix).locations, 10);
     assert_int_equal(stats(ix).dropped, 0);
-    assert_int_equal(rtr_index_match(ix, a, 2, got), 2); /* these two become the newest */
+    assert_int_equal(rtr_index_match(ix, a, 2, got), 2); /* its second block decides, and becomes the newest */
     rtr_index_add(ix, 1, b + 6, 2); /* two must go: the deep end of a, told first and not asked for */
     assert_int_equal(stats(ix).locations, 10);
     assert_int_equal(stats(ix).dropped, 2);
     assert_int_equal(rtr_index_match(ix, a, 4, got), 2);
     struct kvc_hash c[10];
     names(200, 10, c);
-    rtr_index_add(ix, 0, c, 9); /* the nine oldest go: all of b, and of a's head the deeper block */
+    rtr_index_add(ix, 0, c, 9); /* the nine oldest go: all of b, and the first block of a */
     assert_int_equal(stats(ix).dropped, 11);
     assert_int_equal(rtr_index_match(ix, b, 8, got), 0);
-    assert_int_equal(rtr_index_match(ix, a, 4, got), 1);
+    assert_int_equal(rtr_index_match(ix, a, 1, got), 0);
+    assert_int_equal(rtr_index_match(ix, a, 4, got), 2); /* the place where prompts ended is still known */
     assert_int_equal(rtr_index_match(ix, c, 9, got), 9);
     rtr_index_destroy(ix);
 }
@@ -298,7 +299,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_longest_prefix_of_each_worker),
         cmocka_unit_test(test_snapshot_replaces_only_its_worker),
-        cmocka_unit_test(test_full_drops_the_oldest_and_never_the_head_of_what_is_in_use),
+        cmocka_unit_test(test_full_drops_the_oldest_and_keeps_where_prompts_end),
         cmocka_unit_test(test_bytes_stay_under_the_cap),
         cmocka_unit_test(test_against_a_plain_list),
     };
