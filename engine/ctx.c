@@ -201,6 +201,15 @@ static kvs_status check_options(const struct eng_model *m, const struct kvc_layo
             return kvs_fail(err, KVS_SELF_INTERNAL, "KV memory of group %u is absent or not 64-byte aligned", i);
         }
     }
+    for (uint32_t i = 0; i < c->layers; i++) { /* what a layer looks at must be kept */
+        struct kvc_place at = kvc_layer_place(l, i, 0);
+        uint32_t window = m->layer[i].attention.window;
+        if (at.group != KVC_NO_GROUP && l->group[at.group].kind == KVC_WINDOW &&
+            (window == 0 || window > l->group[at.group].window)) {
+            return kvs_fail(err, KVS_SELF_INTERNAL, "layer %u looks at more than the %u keys that its KV group keeps",
+                            i, l->group[at.group].window);
+        }
+    }
     return KVS_OK;
 }
 

@@ -435,11 +435,14 @@ static void layer_caches(const struct mdl_card *c, uint32_t layer, struct kvc_la
 {
     *out = (struct kvc_layer){.count = 0};
     if ((c->layer[layer] & MDL_LAYER_ATTENTION) != 0) {
-        out->cache[out->count++] =
-            c->latent.kv_rank != 0
-                ? (struct kvc_cache){.kind = KVC_LATENT, .kv_heads = 1, .key_dim = c->key_dim}
-                : (struct kvc_cache){
-                      .kind = KVC_FULL, .kv_heads = c->kv_heads, .key_dim = c->key_dim, .value_dim = c->value_dim};
+        uint32_t window = mdl_card_window(c, layer);
+        out->cache[out->count++] = c->latent.kv_rank != 0
+                                       ? (struct kvc_cache){.kind = KVC_LATENT, .kv_heads = 1, .key_dim = c->key_dim}
+                                       : (struct kvc_cache){.kind = window != 0 ? KVC_WINDOW : KVC_FULL,
+                                                            .window = window,
+                                                            .kv_heads = c->kv_heads,
+                                                            .key_dim = c->key_dim,
+                                                            .value_dim = c->value_dim};
     }
     if ((c->layer[layer] & MDL_LAYER_STATE) != 0) {
         out->cache[out->count++] = (struct kvc_cache){.kind = KVC_STATE, .state_bytes = (uint32_t)eng_state_bytes(c)};

@@ -86,6 +86,7 @@ static uint64_t in_company(const struct sample *s, const struct rig_options *o, 
             zero_row = q == 0 ? row : zero_row;
             parts[n] = (struct eng_part){
                 .ids = s->ids + (size_t)q * s->tokens + done[q], .count = count, .pos = done[q], .table = &r.table[q]};
+            rig_table(&r, q, done[q]);
             parts[n].logits_from = q == 0 ? 0 : count - (uint32_t)kvs_rng_below(&rng, 2);
             row += count - parts[n].logits_from;
             n++;
@@ -177,9 +178,11 @@ static void test_generated_models(void **state)
 #if defined(__SANITIZE_THREAD__)
 #define LONG_TOKENS 540u /* two segments; minutes shorter */
 #define STORY_TOKENS 40u
+#define ARCH_TOKENS 30u
 #else
 #define LONG_TOKENS 1100u
 #define STORY_TOKENS 150u
+#define ARCH_TOKENS 70u
 #endif
 
 /* Past 512 keys: several segments, split over the threads when single tokens are decoded. */
@@ -207,12 +210,35 @@ static void test_stories(void **state)
     free(file);
 }
 
+/* Architectures with random weights: windows that pass, sinks, mixtures, rotations of all kinds. */
+static void test_architectures(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"qwen2",   "qwen3",    "granite",  "phi3",    "llama-yarn",
+                                        "mixtral", "qwen2moe", "qwen3moe", "gpt-oss", "gemma3"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[512];
+        size_t size;
+        (void)snprintf(path, sizeof path, KVS_SHARED_DIR "/models/random/tiny-%s.gguf", names[i]);
+        uint8_t *file = tst_file_read(path, 0, &size);
+        if (file == NULL) {
+            print_message("skipped: %s is not there\n", path);
+            skip();
+        }
+        struct sample s = sample_open(file, size, ARCH_TOKENS, 512, 50 + i);
+        check_sample(names[i], &s);
+        free(s.ids);
+        free(file);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_generated_models),
         cmocka_unit_test(test_long_context),
         cmocka_unit_test(test_stories),
+        cmocka_unit_test(test_architectures),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -44,19 +44,29 @@ void rig_open(struct rig *r, const uint8_t *file, size_t size, const struct rig_
         memset(r->kv.base[g], 0, bytes);
         r->kv.pages[g] = pages;
     }
+    r->blocks = blocks;
+    r->pages = pages;
+    r->step = step;
     for (uint32_t s = 0; s < RIG_SEQS; s++) {
         need(kvc_block_table_init(&r->table[s], r->layout.group_count, blocks), &err, "table");
         r->table[s].block_count = blocks;
-        for (uint32_t g = 0; g < r->layout.group_count; g++) {
-            for (uint32_t b = 0; b < blocks; b++) { /* a state stays in one page, whichever block is the last */
-                uint32_t n = s * blocks + (r->layout.group[g].kind == KVC_STATE ? 0 : b);
-                kvc_block_row(&r->table[s], g)[b] = (uint32_t)(((uint64_t)n * step + g) % pages);
-            }
-        }
+        rig_table(r, s, 0);
     }
     struct eng_ctx_options co = {
         .threads = o->threads, .batch_tokens = o->batch_tokens != 0 ? o->batch_tokens : 512, .batch_seqs = RIG_SEQS};
     need(eng_ctx_create(r->model, &r->layout, &r->kv, &co, &r->ctx, &err), &err, "context");
+}
+
+void rig_table(struct rig *r, uint32_t seq, uint32_t pos)
+{
+    for (uint32_t g = 0; g < r->layout.group_count; g++) {
+        const struct kvc_group *group = &r->layout.group[g];
+        uint32_t gone = kvc_first_visible(&r->layout, group, pos);
+        for (uint32_t b = 0; b < r->blocks; b++) { /* a state stays in one page, whichever block is the last */
+            uint64_t n = seq * r->blocks + (group->kind == KVC_STATE ? 0 : b);
+            kvc_block_row(&r->table[seq], g)[b] = b < gone ? KVC_BLOCK_NONE : (uint32_t)((n * r->step + g) % r->pages);
+        }
+    }
 }
 
 void rig_close(struct rig *r)
@@ -80,6 +90,7 @@ void rig_feed(struct rig *r, uint32_t seq, const int32_t *ids, uint32_t n, uint3
     for (uint32_t i = 0; i < n; i += chunk) {
         uint32_t m = n - i < chunk ? n - i : chunk;
         struct eng_part p = {.ids = ids + i, .count = m, .pos = pos + i, .table = &r->table[seq]};
+        rig_table(r, seq, pos + i);
         p.logits_from = all ? 0 : i + m == n ? m - 1 : m;
         kvs_status s = eng_forward(r->ctx, &p, 1, all ? logits + (size_t)i * r->card.vocab : logits, NULL, NULL);
         if (s != KVS_OK || p.status != KVS_OK) {

@@ -25,11 +25,14 @@ struct rig {
     struct eng_kv kv;
     struct eng_ctx *ctx;
     struct kvc_block_table table[RIG_SEQS];
+    uint32_t blocks, pages, step; /* how pages are dealt out */
 };
 
 /* Ends the program with the error when something fails. */
 void rig_open(struct rig *r, const uint8_t *file, size_t size, const struct rig_options *o);
 void rig_close(struct rig *r);
+/* The table of sequence seq for a step at pos: blocks that no window sees any more are NONE, all others are there. */
+void rig_table(struct rig *r, uint32_t seq, uint32_t pos);
 /* Runs ids at pos.. of sequence seq in steps of at most chunk tokens (0: one step); logits of the last row, or of all
  * rows. */
 void rig_feed(struct rig *r, uint32_t seq, const int32_t *ids, uint32_t n, uint32_t pos, uint32_t chunk, bool all,
