@@ -7,10 +7,13 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "base/rng.h"
 #include "engine/ops/ops.h"
 #include "tests/support/files.h"
 #include "tests/unit/engine/follow.h"
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define RANDOM KVS_SHARED_DIR "/models/random/"
 
@@ -68,15 +71,76 @@ static void test_architectures_by_the_reference(void **state)
     }
 }
 
-int main(void)
+/* The bits of each model's logits, 90 positions in chunks of 33. */
+static uint64_t digest_of(const struct model *m, const char *isa, kvc_type kv)
+{
+    enum { TOKENS = 90, VOCAB = 512 };
+    char path[512];
+    size_t size;
+    struct rig r;
+    struct kvs_rng rng = {.state = 4};
+    int32_t ids[TOKENS];
+    static float logits[TOKENS * VOCAB];
+    for (uint32_t i = 0; i < TOKENS; i++) {
+        ids[i] = (int32_t)kvs_rng_below(&rng, VOCAB);
+    }
+    (void)snprintf(path, sizeof path, RANDOM "%s.gguf", m->file);
+    uint8_t *file = tst_file_read(path, 0, &size);
+    assert_non_null(file);
+    rig_open(&r, file, size, &(struct rig_options){.isa = isa, .kv = kv, .context = m->context});
+    rig_feed(&r, 0, ids, TOKENS, 0, 33, true, logits);
+    uint64_t d = rig_digest(logits, sizeof logits);
+    rig_close(&r);
+    free(file);
+    return d;
+}
+
+static void print_digests(void)
+{
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        (void)printf("%s %016llx %016llx\n", models[i].golden,
+                     (unsigned long long)digest_of(&models[i], "ref", KVC_F32),
+                     (unsigned long long)digest_of(&models[i], "ref", KVC_F16));
+    }
+}
+
+/* tests/vectors/engine_arch_digests.txt was written by ops/ref (this program with --write): as digest_test.c, for whole models. */
+static void test_digests(void **state)
+{
+    (void)state;
+    FILE *f = fopen(KVS_SOURCE_DIR "/tests/vectors/engine_arch_digests.txt", "r");
+    assert_non_null(f);
+    for (size_t i = 0; i < sizeof models / sizeof models[0]; i++) {
+        char name[48];
+        unsigned long long want[2];
+        assert_int_equal(fscanf(f, "%47s %16llx %16llx", name, &want[0], &want[1]), 3);
+        assert_string_equal(name, models[i].golden);
+        for (int half = 0; half < 2; half++) {
+            uint64_t ref = digest_of(&models[i], "ref", half ? KVC_F16 : KVC_F32);
+            uint64_t best = digest_of(&models[i], NULL, half ? KVC_F16 : KVC_F32);
+            if (ref != want[half] || best != want[half]) {
+                fail_msg("%s: ref %016llx, best %016llx, the file says %016llx", name, (unsigned long long)ref,
+                         (unsigned long long)best, want[half]);
+            }
+        }
+    }
+    (void)fclose(f);
+}
+
+int main(int argc, char **argv)
 {
     if (!tst_file_exists(RANDOM "tiny-qwen3.gguf")) {
         (void)printf("skipped: %s is not there\n", RANDOM);
         return 77;
     }
+    if (argc == 2 && strcmp(argv[1], "--write") == 0) {
+        print_digests();
+        return 0;
+    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_architectures),
         cmocka_unit_test(test_architectures_by_the_reference),
+        cmocka_unit_test(test_digests),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -166,6 +166,43 @@ static void add_models(struct lines *l, const struct eng_ops *ops)
     }
 }
 
+/* Gates of other architectures, the other rotation, windows. */
+static void add_gates_and_windows(struct lines *l, const struct eng_ops *ops)
+{
+    struct kvs_rng r = {.state = 19};
+    static float x[4096], u[4096], y[4096], co[64], si[64];
+    ops_fill(&r, x, 4096, KIND_MIXED);
+    ops_fill(&r, u, 4096, KIND_PLAIN);
+    ops_fill(&r, co, 64, KIND_PLAIN);
+    ops_fill(&r, si, 64, KIND_PLAIN);
+    memcpy(y, u, sizeof y);
+    ops->gelu_mul(y, u, 4093);
+    add(l, "gelu_mul", "", y, sizeof y);
+    memcpy(y, x, sizeof y);
+    ops->clamped_swiglu(y, u, 4093);
+    add(l, "clamped_swiglu", "", y, sizeof y);
+    ops->rope_neox(y, 32, 128, 126, co, si);
+    add(l, "rope_neox", "", y, sizeof y);
+    ops->scale(y, 0.37f, 4093);
+    ops->add_scaled(y, u, -1.7f, 4093);
+    add(l, "scaled", "", y, sizeof y);
+    for (int half = 0; half < 2; half++) {
+        struct attn_case c = {.key_dim = 24,
+                              .value_dim = 40,
+                              .block_tokens = 16,
+                              .last = 1077,
+                              .count = 20,
+                              .heads = 3,
+                              .type = half ? KVC_F16 : KVC_F32,
+                              .values = KIND_PLAIN,
+                              .seed = 18,
+                              .window = 600};
+        static float out[20 * 40];
+        ops_attention(ops, &c, out, NULL, NULL);
+        add(l, "attention-window", half ? "f16" : "f32", out, sizeof out);
+    }
+}
+
 static void collect(struct lines *l, const struct eng_ops *ops)
 {
     l->count = 0;
@@ -174,6 +211,7 @@ static void collect(struct lines *l, const struct eng_ops *ops)
     add_products(l, ops);
     add_attention(l, ops);
     add_models(l, ops);
+    add_gates_and_windows(l, ops);
 }
 
 static void test_digests(void **state)

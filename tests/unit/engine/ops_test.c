@@ -178,6 +178,25 @@ static void test_rope(void **state)
             tables[t]->rope(x[t], heads, dim, dims, c, s);
             assert_memory_equal(x[t], x[0], heads * dim * 4);
         }
+        float pairs[2][168], halves[2][168]; /* the same rotation with its numbers in another order */
+        for (uint32_t t = 0; t < table_count; t++) {
+            memcpy(pairs[t], x[0], sizeof pairs[t]);
+            memcpy(halves[t], x[0], sizeof halves[t]);
+            for (uint32_t h = 0; h < heads; h++) {
+                for (uint32_t j = 0; j < dims / 2; j++) {
+                    halves[t][h * dim + j] = pairs[t][h * dim + 2 * j];
+                    halves[t][h * dim + dims / 2 + j] = pairs[t][h * dim + 2 * j + 1];
+                }
+            }
+            tables[0]->rope(pairs[t], heads, dim, dims, c, s);
+            tables[t]->rope_neox(halves[t], heads, dim, dims, c, s);
+            for (uint32_t h = 0; h < heads; h++) {
+                for (uint32_t j = 0; j < dims / 2; j++) {
+                    assert_memory_equal(&halves[t][h * dim + j], &pairs[t][h * dim + 2 * j], 4);
+                    assert_memory_equal(&halves[t][h * dim + dims / 2 + j], &pairs[t][h * dim + 2 * j + 1], 4);
+                }
+            }
+        }
     }
 }
 
@@ -204,7 +223,7 @@ static void test_attention(void **state)
     struct kvs_rng r = {.state = 51};
     static const uint32_t lasts[] = {0, 1, 15, 16, 31, 40, 62, 63, 64, 100, 127, 128, 500, 511, 512, 600, 1030};
     static const uint32_t dims[] = {1, 4, 8, 16, 20, 24, 32, 33, 64, 72, 128};
-    for (uint32_t i = 0; i < 400; i++) {
+    for (uint32_t i = 0; i < 700; i++) {
         struct attn_case c = {.key_dim = dims[kvs_rng_below(&r, 11)],
                               .value_dim = dims[kvs_rng_below(&r, 11)],
                               .block_tokens = 1u << kvs_rng_below(&r, 10),
@@ -214,10 +233,13 @@ static void test_attention(void **state)
                               .type = i % 2 ? KVC_F16 : KVC_F32,
                               .values = i % 5 == 0 ? KIND_WIDE : KIND_PLAIN,
                               .seed = kvs_rng_next(&r)};
-        if (i >= 300) { /* rows of one latent, 576 as large models have it once */
+        if (i >= 300 && i < 400) { /* rows of one latent, 576 as large models have it once */
             c.latent = true;
             c.key_dim = i == 300 ? 576 : c.key_dim;
             c.value_dim = i == 300 ? 512 : c.value_dim < c.key_dim ? c.value_dim : c.key_dim;
+        }
+        if (i >= 400) {
+            c.window = 1 + (uint32_t)kvs_rng_below(&r, i % 2 ? 70 : 600);
         }
         size_t n = (size_t)c.count * c.value_dim, page_bytes[2];
         float *out[2] = {calloc(n, 4), calloc(n, 4)};
@@ -226,8 +248,8 @@ static void test_attention(void **state)
             ops_attention(tables[t], &c, out[t], &pages[t], &page_bytes[t]);
             assert_memory_equal(pages[t], pages[0], page_bytes[0]);
             if (memcmp(out[t], out[0], n * 4) != 0) {
-                fail_msg("%s differs: %s dims %u %u, block %u, last %u, rows %u, %s", tables[t]->name,
-                         c.latent ? "latent" : "", c.key_dim, c.value_dim, c.block_tokens, c.last, c.count,
+                fail_msg("%s differs: %s dims %u %u, block %u, last %u, rows %u, window %u, %s", tables[t]->name,
+                         c.latent ? "latent" : "", c.key_dim, c.value_dim, c.block_tokens, c.last, c.count, c.window,
                          kvc_type_name(c.type));
             }
         }
@@ -236,6 +258,94 @@ static void test_attention(void **state)
         }
         free(out[0]);
         free(out[1]);
+    }
+}
+
+/* A window is a mask: the same numbers as softmax over the keys that are left, in double. */
+static void test_window_is_right(void **state)
+{
+    (void)state;
+    struct kvs_rng r = {.state = 57};
+    for (uint32_t i = 0; i < 40; i++) {
+        enum { DIM = 8, COUNT = 6 };
+        struct attn_case c = {.key_dim = DIM,
+                              .value_dim = DIM,
+                              .block_tokens = 1u << kvs_rng_below(&r, 8),
+                              .last = 5 + (uint32_t)kvs_rng_below(&r, 700),
+                              .count = COUNT,
+                              .heads = 1,
+                              .type = KVC_F32,
+                              .values = KIND_PLAIN,
+                              .seed = kvs_rng_next(&r),
+                              .window = 1 + (uint32_t)kvs_rng_below(&r, 90)};
+        struct kvs_rng again = {.state = c.seed};
+        static float k[720][DIM], v[720][DIM], q[COUNT][DIM], out[COUNT * DIM];
+        for (uint32_t p = 0; p <= c.last; p++) {
+            ops_fill(&again, k[p], DIM, KIND_PLAIN);
+            ops_fill(&again, v[p], DIM, KIND_PLAIN);
+        }
+        ops_fill(&again, &q[0][0], (size_t)COUNT * DIM, KIND_PLAIN);
+        for (uint32_t t = 0; t < table_count; t++) {
+            ops_attention(tables[t], &c, out, NULL, NULL);
+            for (uint32_t row = 0; row < COUNT; row++) {
+                uint32_t tile = c.last / ENG_TILE * ENG_TILE, back = COUNT - 1 - row;
+                uint32_t pos = c.last - tile >= back ? c.last - back : tile;
+                double sum = 0, o[DIM] = {0};
+                for (uint32_t p = pos + 1 > c.window ? pos + 1 - c.window : 0; p <= pos; p++) {
+                    double s = 0;
+                    for (uint32_t d = 0; d < DIM; d++) {
+                        s += (double)k[p][d] * (double)q[row][d];
+                    }
+                    s = exp(s / sqrt(DIM));
+                    sum += s;
+                    for (uint32_t d = 0; d < DIM; d++) {
+                        o[d] += s * (double)v[p][d];
+                    }
+                }
+                for (uint32_t d = 0; d < DIM; d++) {
+                    assert_true(fabs((double)out[row * DIM + d] - o[d] / sum) < 1e-4);
+                }
+            }
+        }
+    }
+}
+
+/* Gates and small row operations: every table gives the reference's bits, and those are near the formula in double. */
+static void test_gates(void **state)
+{
+    (void)state;
+    struct kvs_rng r = {.state = 61};
+    for (uint32_t i = 0; i < 600; i++) {
+        uint32_t n = 1 + (uint32_t)kvs_rng_below(&r, 70);
+        float g[70], u[70], y[2][3][70];
+        ops_fill(&r, g, n, (kind)(i % 4));
+        ops_fill(&r, u, n, (kind)(i / 4 % 4));
+        if (i % 7 == 0) {
+            g[kvs_rng_below(&r, n)] = i % 2 ? 3e38f : -3e38f;
+            u[kvs_rng_below(&r, n)] = i % 2 ? -INFINITY : NAN;
+        }
+        for (uint32_t t = 0; t < table_count; t++) {
+            for (uint32_t j = 0; j < 3; j++) {
+                memcpy(y[t][j], g, sizeof g);
+            }
+            tables[t]->clamped_swiglu(y[t][0], u, n);
+            if (i % 7 != 0) {
+                tables[t]->gelu_mul(y[t][1], u, n);
+                tables[t]->scale(y[t][2], 0.37f, n);
+                tables[t]->add_scaled(y[t][2], u, -1.7f, n);
+            }
+            for (uint32_t j = 0; j < 3; j++) {
+                assert_memory_equal(y[t][j], y[0][j], n * 4);
+            }
+        }
+        for (uint32_t j = 0; j < n && i % 4 == 0 && i % 7 != 0; j++) {
+            double x = (double)g[j], top = x < 7 ? x : 7, up = (double)u[j];
+            up = up > 7 ? 7 : up < -7 ? -7 : up;
+            double gelu = 0.5 * x * (1 + tanh(sqrt(2 / 3.14159265358979) * (x + 0.044715 * x * x * x))) * (double)u[j];
+            double swiglu = top / (1 + exp(-1.702 * top)) * (up + 1);
+            assert_true(fabs((double)y[0][0][j] - swiglu) <= 1e-6 * (1 + fabs(swiglu)));
+            assert_true(fabs((double)y[0][1][j] - gelu) <= 1e-6 * (1 + fabs(gelu)));
+        }
     }
 }
 
@@ -348,6 +458,8 @@ int main(void)
         cmocka_unit_test(test_rope),
         cmocka_unit_test(test_exp),
         cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_window_is_right),
+        cmocka_unit_test(test_gates),
         cmocka_unit_test(test_latent_equals_shared_keys),
         cmocka_unit_test(test_attention_ignores_block_size),
         cmocka_unit_test(test_blocks_equal_gguf_package),

@@ -209,6 +209,7 @@ static void set_rows(const struct attn_case *c, struct eng_attn_rows *rows, floa
     ops_fill(r, q, (size_t)c->count * c->key_dim, KIND_PLAIN);
     rows->count = c->count;
     rows->scale = 1.0f / sqrtf((float)c->key_dim);
+    rows->window = c->window;
     uint32_t tile = c->last / ENG_TILE * ENG_TILE;
     for (uint32_t i = 0; i < c->count; i++) {
         uint32_t back = (c->count - 1 - i) / c->heads;
@@ -246,6 +247,9 @@ void ops_attention(const struct eng_ops *ops, const struct attn_case *c, float *
     struct eng_scratch *s = ops_scratch(c->key_dim, c->value_dim);
     write_keys(ops, &kv, c, &r);
     set_rows(c, &rows, q, &r);
+    for (uint32_t b = 0; b < eng_first_key(rows.pos[0], c->window) / c->block_tokens; b++) {
+        table[b] = KVC_BLOCK_NONE; /* to be read by nobody */
+    }
     for (uint32_t i = 0; i < c->count; i++) {
         s->sum_m[i] = -INFINITY;
     }
