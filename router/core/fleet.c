@@ -76,6 +76,7 @@ kvs_status rtr_fleet_up(struct rtr_fleet *f, uint64_t key, uint32_t model, const
         f->count++;
     }
     w->model = model;
+    w->epoch = card->epoch;
     w->role = card->role;
     w->draining = card->draining;
     memcpy(w->id, card->id, sizeof(w->id));

@@ -18,6 +18,7 @@ struct rtr_link {
 
 struct rtr_worker {
     uint64_t key; /* 0: entry is free */
+    uint64_t epoch; /* of the process behind it */
     uint32_t slot;
     uint32_t model;
     char id[MSG_ID_MAX];

@@ -20,6 +20,7 @@ void rtr_config_default(struct rtr_config *c)
     c->index_bytes = 64u << 20;
     c->resume = true;
     c->deaths_max = 2;
+    c->orphan_us = 2500000;
 }
 
 kvs_status rtr_create(const struct rtr_config *c, struct rtr **out, struct kvs_error *err)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define REVIVALS_MAX 4u /* a request that makes its worker break the stream again and again ends, too */
 #define MOVES_MAX 8u /* a rolling restart of that many workers under one request */
 
 kvs_status rtr_req_init(struct rtr_req *q, const struct rtr_request *ask, uint64_t deadline_us)
@@ -147,4 +148,25 @@ bool rtr_req_try_again(struct rtr_req *q, kvs_status status, bool resume, uint32
     bool first = !q->replaced;
     q->replaced = true;
     return first;
+}
+
+void rtr_req_lost(struct rtr_req *q)
+{
+    for (uint32_t i = 0; i < RTR_DEAD_KEPT; i++) {
+        if (q->dead_epoch[i] == 0) {
+            q->dead_epoch[i] = q->epoch;
+            return;
+        }
+    }
+}
+
+void rtr_req_lives(struct rtr_req *q, uint64_t epoch)
+{
+    for (uint32_t i = 0; epoch != 0 && i < RTR_DEAD_KEPT; i++) {
+        if (q->dead_epoch[i] == epoch && q->deaths > 0 && q->revivals < REVIVALS_MAX) {
+            q->dead_epoch[i] = 0;
+            q->deaths--;
+            q->revivals++;
+        }
+    }
 }

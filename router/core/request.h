@@ -12,6 +12,7 @@
 #include "router/core/policy.h"
 #include "router/core/router.h"
 
+#define RTR_DEAD_KEPT 4
 typedef enum rtr_req_state { RTR_REQ_FREE = 0, RTR_REQ_WAITING, RTR_REQ_RUNNING, RTR_REQ_OVER } rtr_req_state;
 
 struct rtr_choice {
@@ -34,6 +35,10 @@ struct rtr_req {
     bool replaced, paused;
     bool spoke;     /* the current attempt has delivered a token */
     uint32_t deaths; /* workers that died (or broke the protocol) under it */
+    uint32_t revivals; /* of these: how many turned out to live */
+    uint64_t epoch, dead_epoch[RTR_DEAD_KEPT]; /* of the worker of the current attempt; of those of `deaths` whose stream was lost */
+    uint64_t orphan_until_us;   /* 0: none. It waits for a worker to come back, and ends then with: */
+    kvs_status orphan_status;
     uint32_t moves;  /* times it was handed back or refused after it had begun */
     char numerics[128], kv_types[32]; /* of the attempt that began last */
     uint64_t decode, prefill; /* worker keys; prefill 0: local */
@@ -66,5 +71,9 @@ void rtr_req_generate(const struct rtr_req *q, uint32_t choice, struct msg_gener
  * it (it may be what kills them). Handed back by a worker that stops: some times. Refused before the attempt's first token: once before the
  * request's first token, some times after it (resume: those may go on at all). */
 bool rtr_req_try_again(struct rtr_req *q, kvs_status status, bool resume, uint32_t deaths_max);
+/* The worker of the current attempt was lost; and one that has this epoch is here (again): if that was one of them, it has not
+ * died. That is believed some times in a request's life. */
+void rtr_req_lost(struct rtr_req *q);
+void rtr_req_lives(struct rtr_req *q, uint64_t epoch);
 
 #endif

@@ -199,6 +199,8 @@ static void start(struct rtr *r, struct rtr_req *q, struct rtr_place *p)
     q->attempt++;
     q->spoke = false;
     q->decode = p->decode->key;
+    q->epoch = p->decode->epoch;
+    q->orphan_until_us = 0;
     memcpy(q->numerics, p->decode->numerics, sizeof(q->numerics));
     memcpy(q->kv_types, p->decode->kv_types, sizeof(q->kv_types));
     q->prefill = p->prefill ? p->prefill->key : 0;
@@ -254,23 +256,46 @@ static void again(struct rtr *r, struct rtr_req *q, struct rtr_place *place)
         wait_in_queue(r, q);
 }
 
+static void count_again(struct rtr *r, const struct rtr_req *q)
+{
+    (*(rtr_req_emitted(q) ? &r->stats.resumed : &r->stats.replaced))++;
+}
+
+/* No worker is left for it: one may come back, or be started again. A silent one has used up most of the time already. */
+static void orphan(struct rtr *r, struct rtr_req *q, kvs_status status, const char *text)
+{
+    q->orphan_until_us = r->now_us + (status == KVS_PEER_TIMEOUT ? r->config.orphan_us / 3 : r->config.orphan_us);
+    q->orphan_status = status;
+    kvs_format(q->end_text, sizeof(q->end_text), "%s", text);
+    if (q->orphan_until_us < r->earliest_us)
+        r->earliest_us = q->orphan_until_us;
+}
+
 /* The current attempt is lost, refused or handed back. Another worker may go on with it; what is running waits for one even when the queue
  * is full for others. */
 static void attempt_failed(struct rtr *r, struct rtr_req *q, kvs_status status, const char *text)
 {
     struct rtr_place p;
-    bool begun = rtr_req_emitted(q);
-    if (!rtr_req_try_again(q, status, r->config.resume, r->config.deaths_max)) {
+    bool begun = rtr_req_emitted(q), lost = status == KVS_PEER_LOST || status == KVS_PEER_TIMEOUT;
+    bool once_more = rtr_req_try_again(q, status, r->config.resume, r->config.deaths_max);
+    bool may_hope = lost && r->config.orphan_us && (r->config.resume || !begun);
+    if (lost)
+        rtr_req_lost(q);
+    if (!once_more && !may_hope) {
         finish(r, q, status, text);
         return;
     }
-    kvs_status s = choose(r, q, q->decode, &p);
-    bool may_wait = s == KVS_BUSY_QUEUE && (begun || rtr_admission_room(&r->admission, 0, true) == KVS_OK);
+    kvs_status s = once_more ? choose(r, q, q->decode, &p) : KVS_BUSY_NO_WORKER;
+    bool may_wait = (s == KVS_BUSY_QUEUE || (s == KVS_BUSY_NO_WORKER && may_hope)) &&
+                    (begun || rtr_admission_room(&r->admission, 0, true) == KVS_OK);
     if (s != KVS_OK && !may_wait) {
         finish(r, q, status, text);
         return;
     }
-    (*(begun ? &r->stats.resumed : &r->stats.replaced))++;
+    if (s == KVS_BUSY_NO_WORKER)
+        orphan(r, q, status, text);
+    else
+        count_again(r, q);
     if (begun && !kvs_is_peer(status))
         take_along(r, q); /* it lives, and has what it computed */
     again(r, q, s == KVS_OK ? &p : NULL);
@@ -305,13 +330,23 @@ static void pump_queue(struct rtr *r)
         for (uint32_t k = 0; k < blocked_count; k++)
             skip |= blocked[k] == q->ask.model;
         struct rtr_place p;
-        kvs_status s = skip ? KVS_BUSY_QUEUE : choose(r, q, 0, &p);
+        if (q->deaths >= r->config.deaths_max) {
+            i++; /* an orphan until one of them turns out to live */
+            continue;
+        }
+        kvs_status s = skip ? KVS_BUSY_QUEUE : choose(r, q, q->orphan_until_us ? q->decode : 0, &p); /* not where it was lost */
         if (s == KVS_OK) {
             rtr_admission_unwait(&r->admission, slot_of(r, q));
             r->stats.waiting--;
+            if (q->orphan_until_us)
+                count_again(r, q);
             start(r, q, &p);
-        } else if (s == KVS_BUSY_NO_WORKER) {
+        } else if (s == KVS_BUSY_NO_WORKER && !r->config.orphan_us) {
             finish(r, q, s, "every worker of this model is gone; try again when one is back");
+        } else if (s == KVS_BUSY_NO_WORKER) {
+            if (!q->orphan_until_us)
+                orphan(r, q, s, "every worker of this model is gone; try again when one is back");
+            i++;
         } else {
             if (!skip && blocked_count == MODELS_BLOCKED_MAX)
                 return;
@@ -355,9 +390,11 @@ static uint64_t deadline_of(const struct rtr *r, const struct rtr_request *a)
 
 static bool model_waits(const struct rtr *r, uint32_t model)
 {
-    for (uint32_t i = 0; i < r->admission.waiting; i++)
-        if (r->requests[rtr_admission_at(&r->admission, i)].ask.model == model)
+    for (uint32_t i = 0; i < r->admission.waiting; i++) {
+        const struct rtr_req *q = &r->requests[rtr_admission_at(&r->admission, i)];
+        if (q->ask.model == model && q->deaths < r->config.deaths_max)
             return true;
+    }
     return false;
 }
 
@@ -529,6 +566,9 @@ static void on_worker_up(struct rtr *r, const struct rtr_event *ev)
     const struct rtr_worker *w = rtr_fleet_find(&r->fleet, ev->worker);
     if (w)
         rtr_cached_up(r->cached, cache_slot(r, w), ev->model, ev->card);
+    for (uint32_t i = 0; w && i < r->config.requests_max; i++)
+        if (r->requests[i].state == RTR_REQ_WAITING || r->requests[i].state == RTR_REQ_RUNNING)
+            rtr_req_lives(&r->requests[i], w->epoch);
     r->pump = true;
 }
 
@@ -579,9 +619,17 @@ static void expire(struct rtr *r)
         if (r->now_us >= q->deadline_us) {
             bool waiting = q->state == RTR_REQ_WAITING;
             finish(r, q, KVS_REQ_DEADLINE, waiting ? "no worker had a place before the request's deadline" : "the request's deadline has passed");
-        } else if (q->deadline_us < earliest) {
-            earliest = q->deadline_us;
+            continue;
         }
+        if (q->orphan_until_us && r->now_us >= q->orphan_until_us) {
+            char text[sizeof(q->end_text)];
+            memcpy(text, q->end_text, sizeof(text));
+            finish(r, q, q->orphan_status, text);
+            continue;
+        }
+        uint64_t next = q->orphan_until_us && q->orphan_until_us < q->deadline_us ? q->orphan_until_us : q->deadline_us;
+        if (next < earliest)
+            earliest = next;
     }
     r->earliest_us = earliest;
 }

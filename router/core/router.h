@@ -9,10 +9,12 @@
  *   - nothing is delivered for a request after its end.
  * All choices of a request run on one decode worker. When that worker is lost, breaks the protocol or hands a sequence back, all choices that
  * are not done go on at another one of the same model and numerics class, in a new attempt with prompt and emitted tokens: the client sees a
- * pause. With no other worker that could take them, or when deaths_max workers died under the request, it ends with an error at once. A refusal
- * before the first token is made good once. What runs on a worker that drains, or that no longer decodes, moves as soon as another one has room
- * for it. The next attempt of what a living worker had begun fetches its KV from there (fetch_worker): the Abort of the old one asks it to keep
- * what it has, and a second Abort, when every choice has spoken again or the request has ended, says that this is over.
+ * pause. With no worker left that could take them it is an orphan for orphan_us (a third of that when the worker was silent for 2 s already):
+ * a worker that comes back, or is started again, goes on with it; otherwise it ends with an error. deaths_max workers that died under a request
+ * end it likewise; a worker that comes back under its epoch has not died, only its stream had. A refusal before the first token is made good
+ * once. What runs on a worker that drains, or that no longer decodes, moves as soon as another one has room for it. The next attempt of what a
+ * living worker had begun fetches its KV from there (fetch_worker): the Abort of the old one asks it to keep what it has, and a second Abort,
+ * when every choice has spoken again or the request has ended, says that this is over.
  * Workers and models are known by keys that the caller chooses (worker: one per control connection, never reused; model: one per model object).
  * Contract: after every rtr_step call rtr_actions until it returns 0, before the next rtr_step. Pointers in events are borrowed during the
  * step; pointers in actions are valid until the next rtr_step. Not thread-safe.
@@ -45,6 +47,7 @@ struct rtr_config {
     uint64_t index_bytes;          /* most memory of the index of cached blocks */
     bool resume;                   /* requests that have delivered tokens may go on at another worker */
     uint32_t deaths_max;           /* a request under which so many workers died is given up: it may be what kills them */
+    uint64_t orphan_us;            /* how long a request outlives the last worker that could serve it; 0: not at all */
 };
 void rtr_config_default(struct rtr_config *c);
 

@@ -239,6 +239,7 @@ static void run(uint64_t seed, bool resume)
     c.deadline_us = 300000;
     c.resume = resume;
     c.deaths_max = 3;
+    c.orphan_us = seed % 3 * 2000;
     assert_int_equal(rtr_create(&c, &w->r, NULL), KVS_OK);
     for (uint32_t round = 0; round < 20000; round++) {
         uint64_t dice = kvs_rng_below(&w->rng, 1000);
@@ -262,6 +263,8 @@ static void run(uint64_t seed, bool resume)
     }
     for (uint32_t i = 0; i < WORKERS; i++)
         worker_changes(w, i, false);
+    w->now += c.orphan_us;
+    step(w, &(struct rtr_event){.type = RTR_EV_TIMER}); /* nobody came back for the orphans */
     struct rtr_stats st;
     rtr_stats(w->r, &st);
     printf("seed %llu: %u asked, %u ended, %u tokens, %llu ok (%u resumed), %llu replaced, %llu resumed, %llu moved, %llu late, %llu duplicates\n",
