@@ -177,9 +177,19 @@ def test_digests_stand_in_etcd_and_change_with_the_cache():
         time.sleep(2.5)
         written = router.metrics().sum("kvasir_cache_digest_writes_total", worker="decode-0") - before
         assert 1 <= written <= (took + 4) * 4, f"{written} segments in {took:.1f} s"
+        told = digest(etcd, "decode-0")
+        etcd.kill()  # it comes back with nothing: cards and digests are put again, under new leases
+        etcd.wipe()
+        etcd.start()
+        wait_for("the digest is there again", 60 * SLOW, lambda: came_back(etcd) and digest(etcd, "decode-0") == told, 0.3)
         decode = [p for p in h.processes if p.name == "decode-0"][0]
         decode.signal(signal.SIGTERM)
         wait_for("its digest goes with its card", 20 * SLOW, lambda: not in_etcd(etcd, "/kvasir/v1/default/cache/m/decode-0/"))
+
+
+def came_back(etcd):
+    with contextlib.suppress(OSError, ValueError):
+        return in_etcd(etcd, "/kvasir/v1/default/cache/m/decode-0/")
 
 
 def restarted(h, etcd, warmed, name, env=None):
