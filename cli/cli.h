@@ -27,6 +27,7 @@ int cli_chat(int argc, char **argv);
 int cli_status(int argc, char **argv);
 int cli_drain(int argc, char **argv);
 int cli_role(int argc, char **argv);
+int cli_cache(int argc, char **argv);
 int cli_quantize(int argc, char **argv);
 int cli_model(int argc, char **argv);
 int cli_doctor(int argc, char **argv);

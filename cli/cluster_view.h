@@ -12,4 +12,7 @@ KVS_MUST_CHECK kvs_status cli_cluster_view(const char *base_url, uint32_t timeou
 /* Workers that are ready; linked_out: each decode worker has a link to each prefill worker. */
 uint32_t cli_cluster_workers(const json_t *view, bool *linked_out);
 
+/* Below the workers' table: caches, speeds, links, the last placements. */
+void cli_status_tables(const json_t *view);
+
 #endif

@@ -1,6 +1,7 @@
 /* doctor.c - `kvasir doctor`: looks at what commonly stops a cluster from starting or from being fast; each finding comes with its remedy.
  * Nothing is changed. Exit code 1 when something was found that will not work, 0 otherwise (warnings included).
  * SPDX-License-Identifier: Apache-2.0 */
+#include "cli/doctor.h"
 #include "cli/listen.h"
 #include "cli/model_table.h"
 #include "cli/process.h"
@@ -22,19 +23,28 @@
 #define MIB (UINT64_C(1) << 20)
 
 struct doctor_config {
-    char model[CLI_PATH_MAX], listen[128];
+    char model[CLI_PATH_MAX], listen[128], url[256], discovery[256], cluster[64];
 };
 static const struct kvs_config_row rows[] = {
     {"doctor.model", "model", KVS_CFG_STRING, "smollm2", 0, CLI_PATH_MAX, NULL, "GGUF file, or the name smollm2",
      offsetof(struct doctor_config, model)},
     {"doctor.listen", "listen", KVS_CFG_STRING, "127.0.0.1:8080", 0, 128, NULL, "address the API will listen at",
      offsetof(struct doctor_config, listen)},
+    {"doctor.url", "url", KVS_CFG_STRING, "", 0, 256, NULL, "a running router's HOST:PORT: look at its cluster instead of this machine",
+     offsetof(struct doctor_config, url)},
+    {"doctor.discovery", "discovery", KVS_CFG_STRING, "", 0, 256, NULL, "etcd://HOST:PORT[,HOST:PORT]: look at that etcd instead",
+     offsetof(struct doctor_config, discovery)},
+    {"doctor.cluster", "cluster", KVS_CFG_STRING, "default", 0, 64, NULL, "name of the cluster whose members are counted in etcd",
+     offsetof(struct doctor_config, cluster)},
 };
 
-typedef enum verdict { GOOD, WARNING, BAD } verdict;
+#define GOOD CLI_GOOD
+#define WARNING CLI_WARNING
+#define BAD CLI_BAD
+#define say cli_doctor_say
 static uint32_t bad_count;
 
-static void say(verdict v, const char *what, const char *finding, const char *remedy)
+void cli_doctor_say(cli_verdict v, const char *what, const char *finding, const char *remedy)
 {
     static const char *const words[] = {"ok", "warning", "error"};
     printf("%-8s %-14s %s%s%s\n", words[v], what, finding, remedy[0] ? "; " : "", remedy);
@@ -241,11 +251,18 @@ int cli_doctor(int argc, char **argv)
 {
     struct doctor_config c;
     memset(&c, 0, sizeof c);
-    static const struct cli_usage usage = {.text = "usage: kvasir doctor [--model FILE|NAME] [--listen HOST:PORT]"};
+    static const struct cli_usage usage = {.text = "usage: kvasir doctor [--model FILE|NAME] [--listen HOST:PORT]\n"
+                                                   "       kvasir doctor [--url HOST:PORT] [--discovery etcd://HOST:PORT[,HOST:PORT]] [--cluster NAME]"};
     int rest, code = cli_flags(rows, sizeof rows / sizeof rows[0], &c, argc, argv, &usage, &rest);
     if (code != CLI_GO_ON)
         return code;
     bad_count = 0;
+    if (c.discovery[0])
+        cli_doctor_etcd(c.discovery, c.cluster);
+    if (c.url[0])
+        cli_doctor_cluster(c.url);
+    if (c.discovery[0] || c.url[0])
+        return bad_count ? CLI_EXIT_FAILED : 0;
     check_programs();
     check_cpu();
     check_port(&c);

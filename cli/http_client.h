@@ -16,7 +16,7 @@ struct cli_http {
     bool (*on_bytes)(void *user, const char *bytes,
                      size_t n); /* NULL, or called with pieces of a 200 answer; false stops */
     void *user;
-    char placement[256]; /* out: header x-kvasir-placement, "" when absent */
+    char placement[640]; /* out: header x-kvasir-placement, "" when absent */
     long status;         /* out */
     const void *handle;  /* internal */
 };

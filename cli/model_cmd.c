@@ -133,6 +133,7 @@ static int info(int argc, char **argv)
 static void model_usage(FILE *out)
 {
     fputs("usage: kvasir model pull NAME       fetch a model into the cache folder (once)\n"
+          "       kvasir model list            the models that can be pulled or are here; --url HOST:PORT: those that a router serves\n"
           "       kvasir model info FILE|NAME  what a model file holds\n\nmodels to pull:\n",
           out);
     for (size_t i = 0; cli_model_at(i); i++)
@@ -145,6 +146,8 @@ int cli_model(int argc, char **argv)
     const char *verb = argc > 1 ? argv[1] : "";
     if (!strcmp(verb, "info"))
         return info(argc - 1, argv + 1);
+    if (!strcmp(verb, "list"))
+        return cli_model_list(argc - 1, argv + 1);
     if (!strcmp(verb, "--help") || !strcmp(verb, "-h")) {
         model_usage(stdout);
         return 0;
@@ -157,6 +160,6 @@ int cli_model(int argc, char **argv)
     }
     struct kvs_error err;
     (void)kvs_fail(&err, KVS_SELF_CONFIG,
-                   "use: kvasir model pull NAME, or kvasir model info FILE; kvasir model --help says more");
+                   "use: kvasir model pull NAME, kvasir model list, or kvasir model info FILE; kvasir model --help says more");
     return cli_failed(&err);
 }

@@ -39,6 +39,7 @@ void cli_model_default_name(const char *path, char *out, size_t cap);
 /* Fetches the entry unless it is there and whole. Shows a progress bar on a terminal. */
 KVS_MUST_CHECK kvs_status cli_model_pull(const struct cli_model_entry *e, char *path_out, size_t cap,
                                          struct kvs_error *err);
+int cli_model_list(int argc, char **argv); /* the command */
 /* SHA-256 of a file as lower-case hex (65 bytes with the NUL). */
 KVS_MUST_CHECK kvs_status cli_sha256_file(const char *path, char hex_out[65], struct kvs_error *err);
 

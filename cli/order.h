@@ -18,5 +18,8 @@ struct cli_order_config {
 KVS_MUST_CHECK kvs_status cli_order_worker(const char *command, const char *name, struct kvs_error *err);
 /* POST to path ("/kvasir/..."); anything but a 200 is an error with the router's text. base_out (300 bytes) gets the router's URL. */
 KVS_MUST_CHECK kvs_status cli_order(const struct cli_order_config *c, const char *path, char *base_out, struct kvs_error *err);
+/* The same; the answer is appended to body. */
+KVS_MUST_CHECK kvs_status cli_order_reply(const struct cli_order_config *c, const char *path, char *base_out, struct kvs_buf *body,
+                                          struct kvs_error *err);
 
 #endif

@@ -146,6 +146,8 @@ int cli_status(int argc, char **argv)
         }
         if (json_array_size(workers) == 0)
             puts("no worker has joined yet");
+        else
+            cli_status_tables(view);
     }
     json_decref(view);
     return 0;

@@ -40,7 +40,7 @@ typedef enum msg_method {
     MSG_DRAIN = 11,
     MSG_CACHE = 12,    /* router -> worker: one long call, ITEMs msg_cache_events; it begins with a snapshot */
     MSG_SET_ROLE = 13, /* router -> worker: msg_set_role */
-    MSG_CACHE_FLUSH = 14, /* router -> worker: forget all cached prefixes; END says in `text` how many blocks */
+    MSG_CACHE_FLUSH = 14, /* router -> worker: forget all cached prefixes; END.cached_tokens: tokens forgotten */
     MSG_METHOD_LAST = MSG_CACHE_FLUSH
 } msg_method;
 

@@ -1,5 +1,5 @@
 /* place.c - see place.h. What is cached is looked up by the prompt alone: tokens that were emitted since are in no other worker's cache, unless
- * the request moves, and then the worker that it leaves is named.
+ * the request moves, and then the worker that it leaves is named. A client that says whom to fetch from is believed in place of the index.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "router/core/place.h"
 
@@ -24,7 +24,7 @@ kvs_status rtr_placer_choose(struct rtr_policy *p, struct rtr_cached *cached, co
                           .avoid = how->avoid,
                           .numerics = begun ? q->numerics : NULL,
                           .kv_types = begun ? q->kv_types : NULL,
-                          .cached = rtr_cached_match(cached, q->ask.model, &named, &q->chains),
+                          .cached = q->ask.fetch_worker[0] ? NULL : rtr_cached_match(cached, q->ask.model, &named, &q->chains),
                           .no_fetch = q->ask.fetch_worker[0] || q->moved_from[0],
                           .urgent = q->attempt > 0,
                           .step_max_us = c->step_max_us,

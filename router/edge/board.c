@@ -120,6 +120,14 @@ static void number_field(struct kvs_json *j, const char *key, uint64_t n)
     kvs_json_u64(j, n);
 }
 
+static void fingerprint_field(struct kvs_json *j, const uint8_t *bytes)
+{
+    char hex[65];
+    for (size_t i = 0; i < 32; i++)
+        kvs_format(hex + 2 * i, sizeof(hex) - 2 * i, "%02x", bytes[i]);
+    text_field(j, "fingerprint", hex);
+}
+
 static void epoch_field(struct kvs_json *j, uint64_t epoch)
 {
     char hex[24];
@@ -164,6 +172,8 @@ static void worker_json(const struct rtr_worker_view *w, struct kvs_json *j)
     text_field(j, "numerics", w->card.numerics);
     text_field(j, "layout", w->card.layout);
     text_field(j, "kv_types", w->card.kv_types);
+    text_field(j, "rope", w->card.rope);
+    fingerprint_field(j, w->card.fingerprint);
     number_field(j, "context", w->card.context);
     number_field(j, "block_tokens", w->card.block_tokens);
     pages_json(l, j);

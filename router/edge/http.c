@@ -3,6 +3,7 @@
  * for a generation it is called once more when the loop has an answer (the connection was suspended until then).
  * A refusal on the first call says "Connection: close": where such a request ends is not known. All other errors leave the connection usable.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "router/edge/flush.h"
 #include "router/edge/http.h"
 
 #include "net/http_strict.h"
@@ -340,6 +341,23 @@ static kvs_status may_order(struct MHD_Connection *c, const struct http_req *q, 
     return KVS_OK;
 }
 
+/* arg: a worker, or nothing for all */
+static enum MHD_Result post_flush(struct MHD_Connection *c, struct http_req *q, const char *arg)
+{
+    struct rtr_fault f = {0};
+    if (rtr_exchange_create(c, &q->x) != KVS_OK)
+        return MHD_NO;
+    rtr_exchange_hold(q->x);
+    kvs_status st = strlen(arg) < MSG_ID_MAX ? rtr_dispatch_flush(q->dispatch, arg, q->x) : KVS_REQ_NOT_FOUND;
+    if (st == KVS_OK)
+        return answer(c, q);
+    rtr_exchange_release(q->x);
+    rtr_exchange_release(q->x);
+    q->x = NULL;
+    (void)rtr_fail(&f, st, NULL, "the order could not be given: %s", kvs_status_name(st));
+    return http_reply_fault(c, q, &f, NULL, false);
+}
+
 /* ---- routes ---- */
 
 struct route {
@@ -360,6 +378,8 @@ static const struct route routes[] = {
     {"GET", "/kvasir/status", get_status, false},
     {"POST", "/kvasir/drain/", post_drain, true},
     {"POST", "/kvasir/role/", post_role, true},
+    {"POST", "/kvasir/cache/flush", post_flush, true},
+    {"POST", "/kvasir/cache/flush/", post_flush, true},
 };
 
 static bool matches(const struct route *r, const char *url, const char **arg)

@@ -161,9 +161,11 @@ void wrk_speed_tell(const struct wrk_speed *s, struct msg_speed *out)
 
 /* ---- links ---- */
 
+/* The other way round than steps: while all transfers have one size, all of it is latency. A byte that seems too cheap is found out by the first
+ * large transfer; one that seems too dear would never be tried again. */
 void wrk_link_add(struct wrk_fit *f, uint64_t bytes, double seconds)
 {
-    const double x[WRK_FIT_TERMS] = {1, (double)bytes, 0};
+    const double x[WRK_FIT_TERMS] = {(double)bytes, 1, 0};
     wrk_fit_add(f, x, seconds);
 }
 
@@ -171,7 +173,7 @@ void wrk_link_tell(const struct wrk_fit *f, struct msg_peer_link *out)
 {
     double c[WRK_FIT_TERMS];
     (void)wrk_fit_solve(f, c);
-    out->latency_s = c[0];
-    out->byte_s = c[1];
+    out->latency_s = c[1];
+    out->byte_s = c[0];
     out->samples = f->samples;
 }

@@ -59,10 +59,14 @@ bool wrk_orders_call(struct wrk_worker *w, net_conn conn, uint32_t stream, const
     struct kvs_error err = {0};
     struct kvs_arena arena;
     struct msg_set_role m;
-    if ((call->method != MSG_DRAIN && call->method != MSG_SET_ROLE) || wrk_peers_is_peer(w->peers, conn))
+    bool order = call->method == MSG_DRAIN || call->method == MSG_SET_ROLE || call->method == MSG_CACHE_FLUSH;
+    if (!order || wrk_peers_is_peer(w->peers, conn))
         return false; /* of workers, none gives another orders */
     if (call->method == MSG_DRAIN) {
         wrk_orders_drain(w);
+    } else if (call->method == MSG_CACHE_FLUSH) {
+        end.cached_tokens = wrk_sched_flush(w->sched) * w->loaded.layout.block_tokens;
+        KVS_INFO("cache flushed", "tokens=%u", end.cached_tokens);
     } else {
         kvs_arena_init(&arena, 4096);
         end.status = msg_set_role_decode(call->body, call->body_bytes, &arena, &m, &err);

@@ -165,6 +165,10 @@ static void test_a_link(void **state)
     (void)state;
     struct wrk_fit f = {0};
     struct msg_peer_link l = {.samples = 0};
+    wrk_link_add(&f, 40960, 0.010); /* one size: it is latency */
+    wrk_link_tell(&f, &l);
+    assert_true(fabs(l.latency_s - 0.010) < 0.0002 && l.byte_s * 40960 < 0.0002);
+    f = (struct wrk_fit){0};
     for (uint64_t i = 1; i <= 40; i++)
         wrk_link_add(&f, i * 3000000, 0.004 + (double)(i * 3000000) * 0.4e-9);
     wrk_link_tell(&f, &l);

@@ -1,0 +1,22 @@
+/* flush.h - `cache flush`: workers are told to forget their cached prefixes, and the client hears how much each forgot. Loop thread, but for the
+ * submission.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVS_ROUTER_EDGE_FLUSH_H
+#define KVS_ROUTER_EDGE_FLUSH_H
+
+#include "net/rpc.h"
+#include "router/edge/exchange.h"
+#include "proto/msg.h"
+
+struct rtr_dispatch;
+struct rtr_flush; /* one client's order, until all its workers have answered */
+
+/* Any thread. worker "": all that are connected. The answer goes to x, whose reference is taken; on failure nothing was taken. */
+KVS_MUST_CHECK kvs_status rtr_dispatch_flush(struct rtr_dispatch *d, const char *worker, struct rtr_exchange *x);
+
+/* A call of this connection ended; false: not a flush. */
+bool rtr_flush_end(struct rtr_dispatch *d, net_conn conn, uint32_t stream, const struct msg_end *end);
+void rtr_flush_down(struct rtr_dispatch *d, net_conn conn); /* the connection is gone, and with it the cache */
+void rtr_flushes_destroy(struct rtr_dispatch *d);
+
+#endif
