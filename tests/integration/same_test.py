@@ -1,0 +1,253 @@
+# same_test.py - one property over every path that a request can take: the tokens and logits are those of a cold run, bit for bit, whether its KV
+# was computed here or there, cached, partly cached, fetched from another worker, or the sequence resumed after a death, moved with its pages
+# (its worker drained or took another role), or ran where the roles were switched. Greedy and sampled; several models.
+#
+# An answer alone proves nothing about its path: each one is asserted from counters and headers, and the companion without a prefix cache must
+# fail the proofs of those that need one. A model whose cache is not blocks of all its layers (windows, states) has the same property; what its
+# counters say depends on its kinds, so there only the path is asserted.
+# KVASIR_SAME_ALL=1: every model of ../shared/models/random that this build can run.
+# SPDX-License-Identifier: Apache-2.0
+import glob
+
+from kvasir_cluster import *
+from placement_test import Delta, must_fail
+from resume_test import Reader
+
+BLOCK, PROMPT, ANSWER = 16, 69, 56  # four blocks and five tokens
+SHAPE = ["--context", 256, "--kv-type", "f32", "--block-tokens", BLOCK, "--group-layers", 1, "--chunk-tokens", 7]
+SLOWLY = {"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:8@1+"}
+SAMPLED = {"temperature": 0.9, "top_p": 0.95, "seed": 77}
+OTHER = {"decode-0": "decode-1", "decode-1": "decode-0"}
+RANDOM = os.path.join(SHARED, "models", "random")
+USUAL = ["tiny-llama-yarn", "tiny-wide-q4_k", "tiny-gemma3", "tiny-deepseek2"]
+
+
+def plain(name):
+    """All its caches are whole blocks of every layer."""
+    return name == "stories260K" or name.startswith(("tiny-llama", "tiny-wide", "tiny-qwen", "tiny-phi", "tiny-granite.", "tiny-mixtral"))
+
+
+def models():
+    paths = sorted(glob.glob(os.path.join(RANDOM, "*.gguf")))
+    if not os.environ.get("KVASIR_SAME_ALL"):
+        paths = [os.path.join(RANDOM, m + ".gguf") for m in USUAL]
+    for path in [need(STORIES, "stories260K")] + [p for p in paths if os.path.exists(p)]:
+        name = os.path.basename(path)[:-len(".gguf")]
+        tried = run(["kvasir", "generate", "--model", path, "--ids", "1,5,9", "-n", "1", "--json"])
+        if tried.returncode == 0:
+            yield name, path
+        else:
+            assert "not supported" in tried.stderr, tried.stderr
+            print(f"        {name} is left out: {tried.stderr.strip()}")
+
+
+class Same:
+    """A cluster of one prefill and two decode workers, what it must answer, and the paths."""
+
+    def __init__(self, c, name, path):
+        self.c, self.exact = c, plain(name)
+        self.ids = [1] + [3 + (7 * i * i + 31 * i) % 500 for i in range(PROMPT - 1)]
+        self.want = {"greedy": generate_alone(path, self.ids, ANSWER, "--context", "256", "--kv-type", "f32", "--ignore-eos")}
+        self.want["sampled"] = rows_of(self.ask("sampled", "first", "local"))
+        assert self.want["sampled"] != self.want["greedy"]
+
+    def body(self, how, salt, **more):
+        return {"prompt": self.ids, "max_tokens": ANSWER, "ignore_eos": True, "cache_salt": f"{salt}-{how}", **(SAMPLED if how == "sampled" else {}), **more}
+
+    def ask(self, how, salt, placement, prompt=None, fetch=None):
+        body = {"model": "m", "temperature": 0, "return_token_ids": True, **self.body(how, salt),
+                "kvasir": {"logits": True, "placement": placement, **({"fetch": fetch} if fetch else {})}}
+        return self.c.request("POST", "/v1/completions", {**body, "prompt": prompt or self.ids})
+
+    def asked(self, what, salt, placement, **more):
+        """Both ways; answers, and how the counters changed."""
+        before = self.c.metrics()
+        answers = {how: self.ask(how, salt, placement, **more) for how in self.want}
+        for how, answer in answers.items():
+            same_as(rows_of(answer), self.want[how], f"{what}, {how}")
+        return answers, Delta(before, self.c.metrics())
+
+    def role(self, worker, role):
+        said = run(["kvasir", "role", worker, role, "--url", self.c.url])
+        assert said.returncode == 0, said.stderr
+
+    def computed(self, d, **labels):
+        return d("kvasir_prefill_tokens_total", **labels)
+
+    # the paths
+
+    def cold(self):
+        for placement in ("local", "remote"):
+            answers, d = self.asked(f"cold, {placement}", f"cold-{placement}", placement)
+            for answer in answers.values():
+                p = answer.placement()
+                assert p["mode"] == placement and p["cached"] == "0", p
+                assert (p["prefill"] != p["decode"]) == (placement == "remote"), p
+            where = {"worker": "prefill-0"} if placement == "remote" else {}
+            assert self.computed(d, **where) == 2 * PROMPT == self.computed(d), "tokens computed"
+            assert (d("kvasir_kv_transfer_pages_total") > 0) == (placement == "remote"), "pages that travelled"
+
+    def owners(self, salt, prompt=None):
+        """Who decoded what is asked for the first time now."""
+        return {how: self.ask(how, salt, "local", prompt=prompt).placement()["decode"] for how in self.want}
+
+    @contextlib.contextmanager
+    def only(self, worker):
+        """Nobody else decodes: where a request goes is no matter of cost then."""
+        self.role(OTHER[worker], "prefill")
+        yield
+        self.role(OTHER[worker], "decode")
+
+    def found_again(self, what, owners, salt, least, most):
+        for how, owner in owners.items():
+            with self.only(owner):
+                before = self.c.metrics()
+                answer = self.ask(how, salt, "local")
+                d = Delta(before, self.c.metrics())
+            same_as(rows_of(answer), self.want[how], f"{what}, {how}")
+            found = answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+            if self.exact:
+                assert least <= found <= most, f"{found} tokens found"
+                assert d("kvasir_prefix_cached_tokens_total", worker=owner) == found and self.computed(d, worker=owner) == PROMPT - found
+                assert self.computed(d) == PROMPT - found and d("kvasir_kv_transfer_pages_total") == 0
+
+    def cached(self):
+        self.found_again("cached", self.owners("cached"), "cached", 4 * BLOCK, PROMPT - 1)
+
+    def partly(self):
+        """53 tokens in common with something that was there before: three blocks and the head of a fourth."""
+        other = self.ids[:53] + [4 + (5 * i) % 97 for i in range(16)]
+        self.found_again("partly cached", self.owners("partly", other), "partly", 3 * BLOCK, 53)
+
+    def fetched(self):
+        """Its owner decodes no more, so the other decode worker fetches what it has."""
+        for how, owner in self.owners("fetched").items():
+            other = OTHER[owner]
+            with self.only(other):
+                before = self.c.metrics()
+                answer = self.ask(how, "fetched", "local", fetch=owner)
+                d = Delta(before, self.c.metrics())
+            same_as(rows_of(answer), self.want[how], f"fetched, {how}")
+            assert answer.placement()["decode"] == other, answer.placement()
+            if self.exact:
+                assert d("kvasir_fetched_tokens_total", worker=other) == 4 * BLOCK, "tokens fetched"
+                assert d("kvasir_prefix_cached_tokens_total", worker=owner) == 4 * BLOCK, "tokens found by their owner"
+                assert self.computed(d) == PROMPT - 4 * BLOCK, "tokens computed"
+
+    def streams(self, salt):
+        """Both ways at once, under way; the worker that has at least one of them, and the other one."""
+        before = self.c.metrics()
+        readers = {how: Reader(self.c, self.body(how, salt, kvasir={"logits": True, "placement": "local"})) for how in self.want}
+        wait_for("both streams run", REQUEST_SECONDS, lambda: all(r.count() >= 4 for r in readers.values()), 0.002)
+        at = {how: r.stream.placement()["decode"] for how, r in readers.items()}
+        leaver = at["greedy"]
+        other = OTHER[leaver]
+        return before, readers, leaver, other, list(at.values()).count(leaver)
+
+    def finish(self, what, readers):
+        for how, r in readers.items():
+            got = r.outcome()
+            assert got["error"] is None and got["done"], got["error"]
+            same_as(got["rows"][0], self.want[how], f"{what}, {how}")
+
+    def resumed(self):
+        before, readers, leaver, other, count = self.streams("resumed")
+        was = self.c.kill(leaver)
+        self.finish("resumed", readers)
+        d = Delta(before, self.c.metrics())
+        assert d("kvasir_resumed_total") == count, f"{d('kvasir_resumed_total')} of {count} resumed"
+        assert d("kvasir_moved_total") == 0
+
+        def back():
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                w = {w["id"]: w for w in self.c.status()["workers"] if w["state"] == "ready"}
+                return self.c.pid(leaver) != was and leaver in w and {p["id"] for p in w[leaver]["peers"]} == {"prefill-0", other}
+        wait_for(f"{leaver} is back", 60 * SLOW, back)
+
+    def check_moved(self, d, other, count):
+        """Its pages went along: all complete blocks were fetched, and only the last one, which was not, was computed anew."""
+        assert d("kvasir_moved_total") == count, f"{d('kvasir_moved_total')} of {count} moved"
+        fetched, again = d("kvasir_fetched_tokens_total", worker=other), self.computed(d, worker=other) - (2 - count) * PROMPT
+        print(f"        {count} moved: {fetched:.0f} tokens fetched, {again:.0f} computed again")
+        if self.exact:
+            assert fetched % BLOCK == 0 and fetched >= count * 4 * BLOCK, f"{fetched} tokens fetched"
+            assert d("kvasir_kv_transfer_pages_total", worker=other) > 0
+            assert count <= again <= count * BLOCK, f"{again} tokens computed again"
+
+    def moved(self):
+        before, readers, leaver, other, count = self.streams("moved")
+        self.role(leaver, "prefill")
+        self.finish("moved by another role", readers)
+        self.check_moved(Delta(before, self.c.metrics()), other, count)
+        self.role(leaver, "decode")
+
+    def switched(self):
+        """The prefill worker decodes and both decode workers prefill; their caches stay."""
+        self.role("prefill-0", "decode")
+        self.role("decode-0", "prefill")
+        self.role("decode-1", "prefill")
+        answers, d = self.asked("roles switched", "switched", "remote")
+        for answer in answers.values():
+            p = answer.placement()
+            assert p["mode"] == "remote" and p["decode"] == "prefill-0" and p["prefill"] in ("decode-0", "decode-1"), p
+        assert self.computed(d, worker="prefill-0") == 0 and self.computed(d) == 2 * PROMPT
+        self.role("decode-0", "both")
+        self.role("decode-1", "decode")
+        self.role("prefill-0", "prefill")
+        self.role("decode-0", "decode")
+        owners = {how: answer.placement()["prefill"] for how, answer in answers.items()}
+        self.found_again("roles switched back", owners, "switched", 4 * BLOCK, PROMPT - 1)  # what they read in the other role
+
+    def drained(self):
+        before, readers, leaver, other, count = self.streams("drained")
+        pid = self.c.pid(leaver)
+        said = run(["kvasir", "drain", leaver, "--url", self.c.url])
+        assert said.returncode == 0, said.stderr
+        self.finish("moved by a drain", readers)
+        wait_for(f"{leaver} ends", 60 * SLOW, lambda: not alive(pid))
+        self.check_moved(Delta(before, self.c.metrics()), other, count)
+        assert re.search(r'msg="drained" calls=0 kept=0', self.c.log(leaver)), "it did not wait until its pages were fetched"
+
+    def preempted(self):
+        """After every other token the newest sequence gives its pages back and is computed again."""
+        answers, d = self.asked("preempted", "preempted", "local")
+        assert d("kvasir_preemptions_total") > 0
+
+
+def one_model(name, path):
+    with Cluster(path, *SHAPE, decode=2, env=SLOWLY) as c:
+        s = Same(c, name, path)
+        for walk in (s.cold, s.cached, s.partly, s.fetched, s.resumed, s.moved, s.switched, s.drained):
+            start = time.monotonic()
+            walk()
+            print(f"        {name}: {walk.__name__} ({time.monotonic() - start:.1f} s)", flush=True)
+        c.idle(20)
+
+
+def test_the_same_by_every_path():
+    for name, path in models():
+        one_model(name, path)
+
+
+def test_the_same_when_preempted():
+    need(STORIES, "stories260K")
+    with Cluster(STORIES, *SHAPE, decode=2, env={"KVASIR_FAILPOINTS_SET": "decode.preempt=error@20+"}) as c:
+        Same(c, "stories260K", STORIES).preempted()
+        c.idle(20)
+
+
+def test_without_a_cache_the_proofs_fail():
+    """The companion: the same tokens, and none of the paths that need a cache was taken."""
+    need(STORIES, "stories260K")
+    with Cluster(STORIES, *SHAPE, "--no-prefix-cache", decode=2, env=SLOWLY) as c:
+        s = Same(c, "stories260K", STORIES)
+        s.cold()
+        for walk in (s.cached, s.partly, s.fetched, s.moved):
+            must_fail(walk)
+            for worker in ("decode-0", "decode-1"):
+                s.role(worker, "decode")
+        c.idle(20)
+
+
+if __name__ == "__main__":
+    main()
