@@ -16,7 +16,8 @@ SHAPE = ["--context", "512", "--kv-type", "f32", "--block-tokens", str(BLOCK), "
 def ids(i, n=69):
     """A prompt of n ids that has nothing in common with those of other i."""
     row = golden()[(11, 3, 2, 5)[i % 4]]
-    text = row["prompt_ids"] + [o[0] for o in row["out"]]
+    text = (row["prompt_ids"] + [o[0] for o in row["out"]]) * 20
+    assert len(text) >= n
     return [text[0]] + [3 + (i * 7 + x) % 250 for x in range(3)] + text[4:n]
 
 
@@ -29,15 +30,19 @@ def known(c, page=None):
     return int((page or c.metrics()).get("kvasir_router_index_blocks"))
 
 
-def agrees(c, at_least=1, seconds=20):
+def agrees(c, at_least=1, seconds=30):
     """Router and workers name the same number of blocks."""
     def same():
         page = c.metrics()  # younger than what was done before
         there, said = blocks_cached(c, page=page), known(c, page)
+        seen[:] = there, said
         return (there, said) if there == said and there >= at_least else None
+    seen = []
     c.idle(20)
-    (there, _), took = wait_for("the router knows what is cached", seconds * SLOW, same)
-    return there
+    try:
+        return wait_for("the router knows what is cached", seconds * SLOW, same)[0][0]
+    except AssertionError as e:
+        raise AssertionError(f"{e}: {seen[0]} blocks are, {seen[1]} are known, at least {at_least} should be") from None
 
 
 def test_the_router_follows_what_is_cached():
@@ -89,6 +94,29 @@ def test_the_index_keeps_to_its_cap():
         assert m.get("kvasir_router_index_blocks") == room, m.get("kvasir_router_index_blocks")
         assert m.get("kvasir_router_index_bytes") <= 65536
         assert blocks_cached(c) > room
+
+
+def test_a_large_cache_is_told_in_pieces_as_far_as_there_is_credit():
+    """Blocks of one token: a snapshot of several items, more than a call may have on its way at once (256 KiB)."""
+    need(STORIES, "stories260K")
+    shape = SHAPE[:5] + ["1"] + SHAPE[6:]
+    assert shape[4] == "--block-tokens"
+    with Cluster(STORIES, *shape, "--kv-memory", "64M") as c:
+        for i in range(60):
+            c.complete(ids(i, 400), 1, "local", cache_salt=f"s{i}")
+        there = agrees(c, 60 * 350)
+        pid = c.kill("router")
+        wait_for("a new router", 60 * SLOW, lambda: os.path.exists(os.path.join(c.run_dir, "router.pid")) and c.pid("router") != pid)
+        wait_for("it serves", 60 * SLOW, lambda: serves(c), 0.2)
+        assert agrees(c) == there
+        assert c.metrics().get("kvasir_router_cache_gaps_total") == 0
+        print(f"        {there} blocks, {there * 18 / 1024:.0f} KiB at least")
+        assert there * 18 > 256 * 1024
+
+
+def serves(c):
+    with contextlib.suppress(OSError, ValueError):
+        return c.get("/health/ready").status == 200
 
 
 # --- etcd ---

@@ -176,7 +176,7 @@ static void test_every_reader_ends_up_with_the_trees_blocks(void **state)
     for (int i = 0; i < 30000; i++) {
         w.now++;
         switch (below(&w, 12)) {
-        case 0: (void)kvc_tree_evict(w.tree, 0, below(&w, 8)); break;
+        case 0: (void)kvc_tree_evict(w.tree, below(&w, GROUPS), below(&w, 8)); break;
         case 1: (void)kvc_tree_expire(w.tree, w.now > 40 ? w.now - 40 : 0); break;
         case 2:
             if (below(&w, 40) == 0)
@@ -248,7 +248,7 @@ static void follow_at_random(bool states, uint64_t seed)
     for (int i = 0; i < 20000; i++) {
         w.now++;
         switch (below(&w, 10)) {
-        case 0: (void)kvc_tree_evict(w.tree, 0, below(&w, 8)); break;
+        case 0: (void)kvc_tree_evict(w.tree, below(&w, GROUPS), below(&w, 8)); break;
         case 1:
             if (below(&w, 40) == 0)
                 kvc_tree_flush(w.tree);
