@@ -13,16 +13,21 @@ bool tst_file_exists(const char *path)
     return access(path, R_OK) == 0;
 }
 
-bool tst_smollm2_path(char *out, size_t cap)
+bool tst_model_path(const char *variable, const char *file, char *out, size_t cap)
 {
-    const char *path = getenv("KVASIR_TEST_SMOLLM2"), *home = getenv("HOME");
+    const char *path = getenv(variable), *home = getenv("HOME");
     if (path != NULL && path[0] != '\0')
         snprintf(out, cap, "%s", path);
     else if (home != NULL)
-        snprintf(out, cap, "%s/.cache/kvasir/models/SmolLM2-135M-Instruct.Q4_1.gguf", home);
+        snprintf(out, cap, "%s/.cache/kvasir/models/%s", home, file);
     else
         return false;
     return tst_file_exists(out);
+}
+
+bool tst_smollm2_path(char *out, size_t cap)
+{
+    return tst_model_path("KVASIR_TEST_SMOLLM2", "SmolLM2-135M-Instruct.Q4_1.gguf", out, cap);
 }
 
 uint8_t *tst_file_read(const char *path, size_t max, size_t *size_out)
