@@ -26,6 +26,7 @@
 
 #define READY_TIMEOUT_US (180u * 1000000u)
 #define LINK_GRACE_US 5000000u
+#define ASK_MS 3000u /* a machine that starts many daemons at once may leave the router a second without a core; short ones never got an answer */
 #define STOP_GRACE_US 5000000u
 #define GIB (UINT64_C(1) << 30)
 
@@ -268,12 +269,12 @@ static kvs_status look_for_dead(const struct up *u, struct kvs_error *err)
 static bool all_joined(const struct up *u, bool *linked_out)
 {
     json_t *view = NULL;
-    if (cli_cluster_view(u->url, 300, &view, NULL) != KVS_OK)
+    if (cli_cluster_view(u->url, ASK_MS, &view, NULL) != KVS_OK)
         return false;
     uint32_t workers = cli_cluster_workers(view, linked_out);
     json_decref(view);
     char url[256];
-    struct cli_http ready = {.url = url, .timeout_ms = 300, .connect_ms = 300};
+    struct cli_http ready = {.url = url, .timeout_ms = ASK_MS, .connect_ms = ASK_MS};
     (void)kvs_format(url, sizeof url, "%s/health/ready", u->url);
     return workers >= u->plan.workers && cli_http(&ready, NULL) == KVS_OK && ready.status == 200;
 }

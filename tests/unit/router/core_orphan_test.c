@@ -1,0 +1,185 @@
+/* core_orphan_test.c - what becomes of requests whose worker is lost when nobody else can take them, or when it seems to have died under them.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "tests/unit/router/core_bench.h"
+
+static void test_without_resuming_a_loss_is_an_error_at_once(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b, no_resume);
+    up(&b, 10, "decode-0", MSG_ROLE_DECODE);
+    ask(&b, 1, 3, 1);
+    token(&b, 10, 1, 1, 0, 0, 5, MSG_RUNNING);
+    up(&b, 11, "decode-1", MSG_ROLE_DECODE);
+    down(&b, 10);
+    assert_int_equal(b.n, 1);
+    assert_int_equal(act(&b, 0, RTR_ACT_FINISH)->status, KVS_PEER_LOST);
+    idle_and_gone(&b);
+}
+
+/* The error comes 2.5 s after a crash, and 0.8 s after a silence of 2 s: within 3 s of the last word, as promised. */
+static void test_nowhere_to_go_on_is_an_error_in_time(void **state)
+{
+    (void)state;
+    for (int silent = 0; silent < 2; silent++) {
+        struct bench b;
+        setup(&b, NULL);
+        up(&b, 10, "decode-0", MSG_ROLE_DECODE);
+        ask(&b, 1, 3, 1);
+        token(&b, 10, 1, 1, 0, 0, 5, MSG_RUNNING);
+        up(&b, 20, "prefill-0", MSG_ROLE_PREFILL);
+        uint64_t at = b.now + (silent ? 833333 : 2500000);
+        if (silent)
+            end(&b, 10, 1, 1, 0, KVS_PEER_TIMEOUT);
+        down(&b, 10);
+        assert_int_equal(b.n, 0);
+        assert_int_equal(rtr_deadline_us(b.r), at);
+        tick_at(&b, at - 1);
+        assert_int_equal(b.n, 0);
+        tick_at(&b, at);
+        assert_int_equal(b.n, 1);
+        assert_int_equal(act(&b, 0, RTR_ACT_FINISH)->status, silent ? KVS_PEER_TIMEOUT : KVS_PEER_LOST);
+        assert_true(b.acts[0].text[0] != 0);
+        idle_and_gone(&b);
+    }
+}
+
+/* The only worker is started again, or was merely cut off: its streams go on there, also what had not begun. */
+static void test_orphans_go_on_when_a_worker_comes(void **state)
+{
+    (void)state;
+    for (uint64_t epoch = 500; epoch < 502; epoch++) {
+        struct bench b;
+        struct rtr_stats st;
+        setup(&b, NULL);
+        life_up(&b, 10, "decode-0", 500);
+        ask(&b, 1, 3, 2);
+        ask(&b, 2, 3, 1);
+        token(&b, 10, 1, 1, 0, 0, 5, MSG_RUNNING);
+        down(&b, 10);
+        assert_int_equal(b.n, 0);
+        rtr_stats(b.r, &st);
+        assert_int_equal(st.waiting, 2);
+        assert_int_equal(st.resumed + st.replaced, 0); /* nothing has gone on yet */
+        b.now += 2000000;
+        life_up(&b, 11, "decode-0", epoch);
+        assert_int_equal(b.n, 3);
+        const struct rtr_action *a = act(&b, 0, RTR_ACT_GENERATE);
+        assert_int_equal(a->worker, 11);
+        assert_int_equal(a->attempt, 2);
+        assert_int_equal(a->generate.first_index, 1);
+        assert_int_equal(act(&b, 2, RTR_ACT_GENERATE)->id, 2);
+        rtr_stats(b.r, &st);
+        assert_int_equal(st.resumed, 1);
+        assert_int_equal(st.replaced, 1);
+        tick_at(&b, b.now + 5000000); /* no orphans any more */
+        assert_int_equal(b.n, 0);
+        for (uint64_t id = 1; id < 3; id++)
+            step(&b, (struct rtr_event){.type = RTR_EV_GONE, .id = id});
+        idle_and_gone(&b);
+    }
+}
+
+/* The router itself was stopped: all streams are found closed, one after the other, and what moved from the first to the second is lost again.
+ * Nobody has died: all come back as they were, and so do the requests. */
+static void test_streams_lost_together_kill_nobody(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b, NULL);
+    life_up(&b, 10, "a", 500);
+    life_up(&b, 11, "b", 501);
+    life_up(&b, 12, "c", 502);
+    ask(&b, 1, 3, 1);
+    uint64_t first = b.acts[0].worker;
+    token(&b, first, 1, 1, 0, 0, 5, MSG_RUNNING);
+    end(&b, first, 1, 1, 0, KVS_PEER_LOST);
+    uint64_t second = act(&b, 0, RTR_ACT_GENERATE)->worker;
+    end(&b, second, 1, 2, 0, KVS_PEER_LOST);
+    assert_int_equal(b.n, 0); /* two deaths: not a third worker, and no end yet */
+    for (uint64_t k = 10; k < 13; k++)
+        down(&b, k);
+    assert_int_equal(b.n, 0);
+    b.now += 40000;
+    uint64_t third = first == 12 || second == 12 ? (first == 11 || second == 11 ? 10 : 11) : 12;
+    life_up(&b, 100, "of which it knows nothing", 490 + third);
+    assert_int_equal(b.n, 0);
+    life_up(&b, 101, "the second", 490 + second);
+    assert_int_equal(act(&b, 0, RTR_ACT_GENERATE)->id, 1);
+    assert_int_equal(b.acts[0].generate.first_index, 1);
+    step(&b, (struct rtr_event){.type = RTR_EV_GONE, .id = 1});
+    idle_and_gone(&b);
+}
+
+/* The worker lives, but each time the request reaches it the stream breaks: that is not to go on for ever. */
+static void test_a_request_that_breaks_its_streams_is_given_up(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b, NULL);
+    uint64_t key = 10;
+    life_up(&b, key, "a", 500);
+    ask(&b, 1, 3, 1);
+    uint32_t attempts = 1;
+    for (; attempts < 100; attempts++) {
+        down(&b, key);
+        assert_int_equal(b.n, 0);
+        life_up(&b, ++key, "a", 500);
+        if (b.n == 0)
+            break;
+        assert_int_equal(act(&b, 0, RTR_ACT_GENERATE)->attempt, attempts + 1);
+    }
+    assert_in_range(attempts, 2, 10);
+    tick_at(&b, b.now + 2500000);
+    assert_int_equal(act(&b, 0, RTR_ACT_FINISH)->status, KVS_PEER_LOST);
+    idle_and_gone(&b);
+}
+
+static void test_a_request_that_kills_its_workers_is_given_up(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b, NULL);
+    for (uint64_t k = 10; k < 13; k++)
+        life_up(&b, k, k == 10 ? "a" : k == 11 ? "b" : "c", 490 + k);
+    ask(&b, 1, 3, 1);
+    uint64_t first = b.acts[0].worker;
+    token(&b, first, 1, 1, 0, 0, 5, MSG_RUNNING);
+    down(&b, first);
+    uint64_t second = act(&b, 0, RTR_ACT_GENERATE)->worker;
+    assert_true(second != first);
+    token(&b, second, 1, 2, 0, 1, 6, MSG_RUNNING);
+    down(&b, second);
+    assert_int_equal(b.n, 0);
+    life_up(&b, 20, "a", 700); /* they are started again: new lives, so the old ones have ended */
+    life_up(&b, 21, "b", 701);
+    assert_int_equal(b.n, 0);
+    ask(&b, 2, 3, 1); /* nobody waits behind it */
+    assert_int_equal(act(&b, 0, RTR_ACT_GENERATE)->id, 2);
+    tick_at(&b, b.now + 2500000);
+    assert_int_equal(b.n, 1);
+    assert_int_equal(act(&b, 0, RTR_ACT_FINISH)->status, KVS_PEER_LOST);
+    assert_int_equal(b.acts[0].id, 1);
+    step(&b, (struct rtr_event){.type = RTR_EV_GONE, .id = 2});
+    idle_and_gone(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_without_resuming_a_loss_is_an_error_at_once),
+        cmocka_unit_test(test_nowhere_to_go_on_is_an_error_in_time),
+        cmocka_unit_test(test_orphans_go_on_when_a_worker_comes),
+        cmocka_unit_test(test_streams_lost_together_kill_nobody),
+        cmocka_unit_test(test_a_request_that_breaks_its_streams_is_given_up),
+        cmocka_unit_test(test_a_request_that_kills_its_workers_is_given_up),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
