@@ -7,7 +7,6 @@
 #include "proto/frame.h"
 #include "proto/wire.h"
 #include "sys/clock.h"
-#include "sys/failpoint.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -113,7 +112,7 @@ static void on_timer(void *user, uint64_t now_us)
         w->lease = lease;
     }
     w->left = CLS_DIGEST_WRITES;
-    if (lease && !KVS_FAILPOINT("etcd.before_digest"))
+    if (lease)
         write_next(w);
     kvs_timer_set(w->timer, now_us + EVERY_US);
 }
