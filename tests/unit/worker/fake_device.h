@@ -1,6 +1,7 @@
 /* fake_device.h - a device for tests of the worker cores: KV of a position is a hash of all tokens up to it, a sampled token is a hash of
  * the sequence so far. So every wrong page, stale page, missing zero or lost token shows up as another number. Before a step reads pages
- * it compares every position of every group with what the sequence's tokens say, and the rest of the last block with zero.
+ * it compares every position of every group with what the sequence's tokens say, and the rest of the last block with zero. Window groups:
+ * the positions that the window shows, others may have no page. State groups: the first number of a page is the state after so many tokens.
  * The token FAKE_BAD makes its sequence's step entry fail with KVS_SELF_NUMERIC.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_TESTS_FAKE_DEVICE_H
@@ -95,11 +96,59 @@ static inline uint64_t *fake_cell(struct fake_kv *kv, const struct kvc_block_tab
                                   uint32_t position)
 {
     uint32_t page = kvc_block_row(t, group)[position / kv->l->block_tokens];
+    KVS_ASSERT(page != KVC_BLOCK_NONE);
     return fake_page(kv, group, page) + position % kv->l->block_tokens;
 }
 static inline uint64_t fake_kv_value(uint64_t prefix, uint32_t group)
 {
     return fake_mix(prefix, 1000003 + group);
+}
+
+static inline uint64_t *fake_state(struct fake_kv *kv, const struct kvc_block_table *t, uint32_t group, uint32_t block)
+{
+    uint32_t page = kvc_block_row(t, group)[block];
+    KVS_ASSERT(page != KVC_BLOCK_NONE);
+    return fake_page(kv, group, page);
+}
+static inline bool fake_is_state(const struct fake_kv *kv, uint32_t group)
+{
+    return kv->l->group[group].kind == KVC_STATE;
+}
+/* The state of an entry's sequence goes from `pos` to its end. */
+static inline void fake_advance(struct fake_kv *kv, const struct wrk_step_entry *e, const int32_t *tokens, uint32_t group)
+{
+    uint32_t end = e->pos + e->count;
+    uint64_t *state = fake_state(kv, e->table, group, kvc_state_block(kv->l, end));
+    KVS_ASSERT(*state == (e->pos == 0 ? 0 : fake_kv_value(fake_prefix(tokens, e->pos), group)));
+    *state = fake_kv_value(fake_prefix(tokens, end), group);
+}
+/* A step that was stopped has left its states anywhere. */
+static inline void fake_spoil(struct fake_kv *kv, const struct wrk_step *step)
+{
+    for (uint32_t i = 0; i < step->entry_count; i++)
+        for (uint32_t g = 0; g < kv->l->group_count; g++) {
+            const struct wrk_step_entry *e = &step->entries[i];
+            if (fake_is_state(kv, g))
+                *fake_state(kv, e->table, g, kvc_state_block(kv->l, e->pos + e->count)) = FAKE_GARBAGE;
+        }
+}
+/* What a transfer brings of one page: everything that it is there for. `tokens`: how many of the sequence come. */
+static inline void fake_land(struct fake_kv *kv, const struct kvc_block_table *t, uint32_t group, uint32_t block, const int32_t *ids,
+                             uint32_t tokens)
+{
+    uint32_t n = kv->l->block_tokens, end = (block + 1) * n < tokens ? (block + 1) * n : tokens;
+    if (fake_is_state(kv, group)) {
+        *fake_state(kv, t, group, block) = fake_kv_value(fake_prefix(ids, end), group);
+        return;
+    }
+    for (uint32_t p = block * n; p < (block + 1) * n; p++)
+        *fake_cell(kv, t, group, p) = p < end ? fake_kv_value(fake_prefix(ids, p + 1), group) : 0;
+}
+
+/* Does a query at `query` read position p in this group? */
+static inline bool fake_sees(const struct kvc_group *g, uint32_t query, uint32_t p)
+{
+    return g->kind != KVC_WINDOW || p + g->window > query;
 }
 
 /* One entry of a step; *row_out is what the logits are made of. */
@@ -116,14 +165,21 @@ static inline kvs_status fake_entry(struct fake_kv *kv, const struct wrk_sched *
         h = fake_mix(h, (uint64_t)v.tokens[p] + 1);
         bad = bad || (p >= e->pos && v.tokens[p] == FAKE_BAD);
         for (uint32_t g = 0; g < kv->l->group_count; g++) {
+            if (fake_is_state(kv, g) || (p < e->pos && !fake_sees(&kv->l->group[g], e->pos, p)))
+                continue;
             uint64_t *cell = fake_cell(kv, e->table, g, p);
             if (p >= e->pos)
                 *cell = fake_kv_value(h, g);
             KVS_ASSERT(*cell == fake_kv_value(h, g)); /* what is read is what was written for exactly these tokens */
         }
     }
+    for (uint32_t g = 0; g < kv->l->group_count; g++)
+        if (fake_is_state(kv, g))
+            fake_advance(kv, e, v.tokens, g);
     for (uint32_t p = end; p % kv->l->block_tokens != 0; p++)
         for (uint32_t g = 0; g < kv->l->group_count; g++) {
+            if (fake_is_state(kv, g))
+                continue;
             uint64_t value = *fake_cell(kv, e->table, g, p);
             KVS_ASSERT(
                 value !=
@@ -161,6 +217,34 @@ static inline struct kvc_layout fake_layout(uint32_t layers, uint32_t block_toke
     kvs_status st = kvc_layout_build(&c, &l, NULL);
     KVS_ASSERT(st == KVS_OK);
     return l;
+}
+/* Any mixture of kinds: window layers of one width, latent ones, states, hybrids, layers that keep nothing. */
+static inline struct kvc_layout fake_layout_kinds(struct kvs_rng *rng, uint32_t layers, uint32_t block_tokens, uint32_t group_layers)
+{
+    struct kvc_layer y[8] = {0};
+    KVS_ASSERT(layers <= 8);
+    const struct kvc_cache of[4] = {
+        {.kind = KVC_FULL, .kv_heads = 1, .key_dim = 4, .value_dim = 4},
+        {.kind = KVC_WINDOW, .window = 1 + (uint32_t)kvs_rng_below(rng, 24), .kv_heads = 1, .key_dim = 4, .value_dim = 4},
+        {.kind = KVC_LATENT, .kv_heads = 1, .key_dim = 8},
+        {.kind = KVC_STATE, .state_bytes = 8}};
+    for (uint32_t i = 0; i < layers; i++) {
+        uint32_t what = (uint32_t)kvs_rng_below(rng, 6);
+        y[i].count = what < 4 ? 1 : what == 4 ? 2 : i == 0;
+        y[i].cache[0] = of[what < 4 ? what : 0];
+        y[i].cache[1] = of[3];
+    }
+    struct kvc_layout_config c = {.layers = layers, .layer = y, .block_tokens = block_tokens, .group_layers = group_layers};
+    struct kvc_layout l;
+    kvs_status st = kvc_layout_build(&c, &l, NULL);
+    KVS_ASSERT(st == KVS_OK);
+    return l;
+}
+/* Pages of a group whose sequences need few: enough for one of `tokens` tokens, and some more. */
+static inline uint32_t fake_few_pages(const struct kvc_layout *l, uint32_t group, uint32_t tokens, uint32_t chunk, uint32_t more)
+{
+    uint32_t n = l->block_tokens, most = (l->group[group].window + chunk + n) / n + 2, all = tokens / n + 2;
+    return (l->group[group].kind == KVC_STATE ? 3 : most < all ? most : all) + more;
 }
 static inline void fake_prompt(struct kvs_rng *rng, int32_t *out, uint32_t n)
 {

@@ -36,7 +36,7 @@ struct world {
     bool tree;
     int32_t heads[3][LONGEST];
     uint64_t now;
-    uint64_t finished, preempted, fences, closed_in_flight, cached, evicted, flushed, deferred;
+    uint64_t finished, landed, preempted, fences, closed_in_flight, cached, evicted, flushed, deferred;
 };
 
 static uint32_t below(struct world *w, uint32_t n)
@@ -99,11 +99,64 @@ static void op_open(struct world *w, struct record *r)
         r->id = WRK_SEQ_NONE;
 }
 
+/* A sampled token of a sequence whose tokens all have KV. */
+static void got_token(struct world *w, struct record *r)
+{
+    int32_t id = fake_sample(fake_prefix(r->ids, r->count), 9, 0, r->count);
+    if (r->count + 1 == r->tokens_max) {
+        w->finished++;
+        wrk_seq_close(w->s, r->id);
+        r->id = WRK_SEQ_NONE;
+        return;
+    }
+    r->ids[r->count++] = id;
+    wrk_seq_append(w->s, r->id, id);
+}
+
+/* With window or state groups a transfer brings all that was wanted, or counts for nothing. */
+static void op_fill_mixed(struct world *w, struct record *r)
+{
+    struct wrk_seq_view v = wrk_seq_look(w->s, r->id);
+    uint32_t n = w->l.block_tokens, most = (r->count - 1) / n;
+    if (below(w, 4) == 0) {
+        wrk_seq_ready(w->s, r->id, v.computed, false);
+        return;
+    }
+    uint32_t tokens = most > v.shared && below(w, 2) ? (v.shared + 1 + below(w, most - v.shared)) * n : r->count;
+    wrk_seq_land(w->s, r->id, tokens);
+    if (below(w, 4) == 0 && tokens < r->count) /* once more, for all of it */
+        wrk_seq_land(w->s, r->id, tokens = r->count);
+    check(w);
+    fake_zero(&w->kv, w->s);
+    if (below(w, 4) == 0) {
+        wrk_seq_fence(w->s, r->id);
+        r->fenced = true;
+        w->fences++;
+        return;
+    }
+    bool whole = below(w, 3) > 0;
+    for (uint32_t g = 0; g < w->l.group_count; g++)
+        for (uint32_t b = v.shared; b < v.table->block_count; b++)
+            if (kvc_block_row(v.table, g)[b] != KVC_BLOCK_NONE && (b * n < tokens) && (whole || below(w, 2))) {
+                assert_true(wrk_page_lands(&w->l, g, b, tokens, tokens < r->count));
+                fake_land(&w->kv, v.table, g, b, r->ids, tokens);
+            }
+    wrk_seq_ready(w->s, r->id, whole ? tokens : v.computed, true);
+    assert_int_equal(wrk_seq_look(w->s, r->id).state, whole ? WRK_SEQ_READY : WRK_SEQ_WAITING);
+    w->landed += whole;
+    if (whole && tokens == r->count)
+        got_token(w, r);
+}
+
 /* A transfer that brought the first blocks and left rubbish in the rest. */
 static void op_fill(struct world *w, struct record *r)
 {
     struct wrk_seq_view v = wrk_seq_look(w->s, r->id);
     fake_zero(&w->kv, w->s);
+    if (kvc_layout_is_mixed(&w->l)) {
+        op_fill_mixed(w, r);
+        return;
+    }
     if (v.computed > v.shared * w->l.block_tokens) { /* only the last block is missing: nobody asks for a transfer */
         wrk_seq_ready(w->s, r->id, v.computed, false);
         return;
@@ -132,7 +185,9 @@ static void op_end_step(struct world *w)
     const struct wrk_step *step = wrk_sched_in_flight(w->s);
     if (!step)
         return;
-    if (below(w, 12) == 0) {
+    if (below(w, kvc_layout_is_mixed(&w->l) ? 60 : 12) == 0) { /* with states it costs everybody its pages */
+        fake_zero(&w->kv, w->s);
+        fake_spoil(&w->kv, step);
         assert_true(wrk_sched_step_done(w->s, step->id, KVS_REQ_CANCELLED, NULL));
         return;
     }
@@ -146,16 +201,8 @@ static void op_end_step(struct world *w)
         assert_int_equal(r->id, res[i].seq);
         if (!res[i].last)
             continue;
-        int32_t id = fake_sample(fake_prefix(r->ids, r->count), 9, 0, r->count);
-        assert_int_equal(res[i].r.token, id);
-        if (r->count + 1 == r->tokens_max) {
-            w->finished++;
-            wrk_seq_close(w->s, r->id);
-            r->id = WRK_SEQ_NONE;
-            continue;
-        }
-        r->ids[r->count++] = id;
-        wrk_seq_append(w->s, r->id, id);
+        assert_int_equal(res[i].r.token, fake_sample(fake_prefix(r->ids, r->count), 9, 0, r->count));
+        got_token(w, r);
     }
 }
 
@@ -212,12 +259,14 @@ static void one_event(struct world *w)
     }
 }
 
-static void one_life(uint64_t seed, struct world *total)
+static void one_life(uint64_t seed, bool kinds, struct world *total)
 {
     struct world *w = calloc(1, sizeof *w);
     w->rng.state = seed;
     uint32_t layers = 1 + below(w, 5), block_tokens = 1u << below(w, 4);
-    w->l = fake_layout(layers, block_tokens, 1 + below(w, layers));
+    uint32_t group_layers = 1 + below(w, layers);
+    w->l = kinds ? fake_layout_kinds(&w->rng, layers, block_tokens, group_layers)
+                 : fake_layout(layers, block_tokens, group_layers);
     struct wrk_sched_config c = {.layout = &w->l,
                                  .seqs_max = SEQS,
                                  .batch_seqs = 1 + below(w, SEQS),
@@ -225,13 +274,16 @@ static void one_life(uint64_t seed, struct world *total)
                                  .chunk_tokens = 1 + below(w, 30),
                                  .reserve_tokens = 1 + below(w, 20),
                                  .tree_nodes = below(w, 2) * (1 + below(w, 60)),
+                                 .snapshot_blocks = 1 + below(w, 4),
                                  .tree_ttl_us = 1000000 + below(w, 5000000)};
     w->tree = c.tree_nodes > 0;
     for (int i = 0; i < 3; i++)
         fake_prompt(&w->rng, w->heads[i], LONGEST);
     memcpy(w->heads[1], w->heads[0], below(w, LONGEST) * sizeof(int32_t));
     for (uint32_t g = 0; g < w->l.group_count; g++)
-        c.pages[g] = w->pages[g] = 80 / w->l.block_tokens + 2 + below(w, 60 / w->l.block_tokens + 2);
+        c.pages[g] = w->pages[g] = w->l.group[g].kind == KVC_WINDOW || w->l.group[g].kind == KVC_STATE
+                                       ? fake_few_pages(&w->l, g, LONGEST, c.chunk_tokens, below(w, 20))
+                                       : 80 / w->l.block_tokens + 2 + below(w, 60 / w->l.block_tokens + 2);
     assert_int_equal(wrk_sched_create(&c, &w->s, NULL), KVS_OK);
     fake_kv_init(&w->kv, &w->l, w->pages);
     for (int i = 0; i < 1500; i++) {
@@ -253,6 +305,7 @@ static void one_life(uint64_t seed, struct world *total)
     for (uint32_t g = 0; g < w->l.group_count; g++)
         assert_int_equal(wrk_sched_pages(w->s, g).free, w->pages[g]);
     total->finished += w->finished;
+    total->landed += w->landed;
     total->preempted += wrk_sched_stats(w->s).preemptions;
     total->fences += w->fences;
     total->cached += wrk_sched_stats(w->s).cached_tokens;
@@ -265,16 +318,15 @@ static void one_life(uint64_t seed, struct world *total)
     free(w);
 }
 
-static void test_random_lives(void **state)
+static void random_lives(bool kinds)
 {
-    (void)state;
-    static struct world total;
+    struct world total = {.now = 0};
     const char *one = getenv("WRK_SEED");
     uint64_t first = one ? strtoull(one, NULL, 10) : 1, last = one ? first : 300;
     for (uint64_t seed = first; seed <= last; seed++) {
         printf("seed %llu\r", (unsigned long long)seed);
         fflush(stdout);
-        one_life(seed, &total);
+        one_life(seed, kinds, &total);
     }
     printf("seeds %llu..%llu: %llu finished, %llu preemptions, %llu fences, %llu closed in flight\n",
            (unsigned long long)first, (unsigned long long)last, (unsigned long long)total.finished,
@@ -286,12 +338,26 @@ static void test_random_lives(void **state)
     if (!one)
         assert_true(total.cached > 1000 && total.evicted > 100 && total.flushed > 100 && total.deferred > 100);
     if (!one)
+        assert_true(!kinds || total.landed > 100);
+    if (!one)
         assert_true(total.finished > 100 && total.preempted > 100 && total.fences > 100 &&
                     total.closed_in_flight > 100);
 }
 
+static void test_random_lives(void **state)
+{
+    (void)state;
+    random_lives(false);
+}
+
+static void test_random_lives_of_all_kinds(void **state)
+{
+    (void)state;
+    random_lives(true);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_lives)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_lives), cmocka_unit_test(test_random_lives_of_all_kinds)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
