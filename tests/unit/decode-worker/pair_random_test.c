@@ -507,6 +507,7 @@ static void device(struct world *w, uint32_t node)
         return;
     }
     if (wrk_sched_stop_wanted(n->s) && below(w, 2)) {
+        fake_spoil(&n->kv, st);
         assert_true(wrk_sched_step_done(n->s, st->id, KVS_REQ_CANCELLED, NULL));
     } else if (n->layers < w->l.layer_count && below(w, 3)) {
         n->layers += 1 + below(w, w->l.layer_count - n->layers);
@@ -631,12 +632,14 @@ static void one_event(struct world *w)
     }
 }
 
-static void world_init(struct world *w, uint64_t seed)
+static void world_init(struct world *w, uint64_t seed, bool kinds)
 {
     w->rng.state = seed;
     w->now = 1000;
     uint32_t layers = 1 + below(w, 4), block_tokens = 1u << below(w, 4);
-    w->l = fake_layout(layers, block_tokens, 1 + below(w, layers));
+    uint32_t group_layers = 1 + below(w, layers);
+    w->l = kinds ? fake_layout_kinds(&w->rng, layers, block_tokens, group_layers)
+                 : fake_layout(layers, block_tokens, group_layers);
     w->tree = below(w, 3) > 0;
     for (int i = 0; i < 3; i++)
         fake_prompt(&w->rng, w->heads[i], CONTEXT);
@@ -648,9 +651,12 @@ static void world_init(struct world *w, uint64_t seed)
                                      .context = CONTEXT,
                                      .chunk_tokens = 1 + below(w, 40),
                                      .reserve_tokens = 1 + below(w, 20),
+                                     .snapshot_blocks = 1 + below(w, 4),
                                      .tree_nodes = w->tree ? 1 + below(w, 200) : 0};
         for (uint32_t g = 0; g < w->l.group_count; g++)
-            c.pages[g] = 100 / block_tokens + 1 + below(w, 200 / block_tokens);
+            c.pages[g] = w->l.group[g].kind == KVC_WINDOW || w->l.group[g].kind == KVC_STATE
+                             ? fake_few_pages(&w->l, g, CONTEXT, c.chunk_tokens, below(w, 30))
+                             : 100 / block_tokens + 1 + below(w, 200 / block_tokens);
         assert_int_equal(wrk_sched_create(&c, &n->s, NULL), KVS_OK);
         fake_kv_init(&n->kv, &w->l, c.pages);
         struct pfw_config pc = {.sched = n->s,
@@ -711,10 +717,10 @@ static void world_fini(struct world *w)
         assert_false(w->xfer[i].used);
 }
 
-static void one_life(uint64_t seed, struct world *total)
+static void one_life(uint64_t seed, bool kinds, struct world *total)
 {
     struct world *w = calloc(1, sizeof *w);
-    world_init(w, seed);
+    world_init(w, seed, kinds);
     for (int i = 0; i < 6000; i++)
         one_event(w);
     w->calm = true; /* faults end: everything must come to rest */
@@ -750,14 +756,15 @@ static void one_life(uint64_t seed, struct world *total)
 
 static void test_random_clusters(void **state)
 {
-    (void)state;
+    bool kinds = *state != NULL;
     static struct world t;
+    memset(&t, 0, sizeof t);
     const char *one = getenv("PAIR_SEED"), *many = getenv("PAIR_SEEDS");
     uint64_t first = one ? strtoull(one, NULL, 10) : 1, last = one ? first : many ? strtoull(many, NULL, 10) : 60;
     for (uint64_t seed = first; seed <= last; seed++) {
         printf("seed %llu\r", (unsigned long long)seed);
         fflush(stdout);
-        one_life(seed, &t);
+        one_life(seed, kinds, &t);
     }
     printf("seeds %u..%u: ends %u (aborted %u, errors %u), tokens %u, pages %u, link breaks %u, remote %u, fallbacks "
            "%u, preemptions %u, "
@@ -769,7 +776,7 @@ static void test_random_clusters(void **state)
            (unsigned)t.cached[0], (unsigned)t.cached[1], (unsigned)t.evicted, (unsigned)t.subset);
     printf("fetches %u, tokens that came by them %u\n", (unsigned)t.fetches, (unsigned)t.fetched);
     if (!one)
-        assert_true(t.fetches > 100 && t.fetched > 100);
+        assert_true(t.fetches > 100 && t.fetched > (kinds ? 20 : 100));
     if (!one)
         assert_true(t.cached[0] > 500 && t.cached[1] > 200 && t.evicted > 100 && t.subset > 50);
     if (!one)
@@ -779,6 +786,8 @@ static void test_random_clusters(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_random_clusters)};
+    static const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_random_clusters),
+        {"test_random_clusters_of_all_kinds", test_random_clusters, NULL, NULL, "all kinds"}};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
