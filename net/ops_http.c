@@ -4,12 +4,14 @@
  * half a page.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/ops_http.h"
+#include "net/http_gate.h"
 #include "net/http_strict.h"
 #include "base/json.h"
 #include <arpa/inet.h>
 #include <errno.h>
 #include <microhttpd.h>
 #include <netdb.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -22,6 +24,8 @@
 struct net_ops {
     struct net_ops_config config;
     struct MHD_Daemon *daemon;
+    struct net_gate *gate;
+    atomic_uint connections;
 };
 
 /* ---- answers ---- */
@@ -180,7 +184,7 @@ kvs_status net_listen_socket(const char *listen_text, int *fd_out, char *url_out
     }
     int fd = socket(at.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
-        bind(fd, (struct sockaddr *)&at, at_bytes) != 0 || listen(fd, 1024) != 0) {
+        bind(fd, (struct sockaddr *)&at, at_bytes) != 0 || listen(fd, 4096) != 0) {
         s = errno == EADDRINUSE
                 ? kvs_fail(err, KVS_SELF_CONFIG,
                            "port %u on %s is in use: choose another one or stop the process that holds it", port, host)
@@ -201,6 +205,33 @@ kvs_status net_listen_socket(const char *listen_text, int *fd_out, char *url_out
     return KVS_OK;
 }
 
+/* ---- life ---- */
+
+static bool has_place(void *user)
+{
+    struct net_ops *o = user;
+    return atomic_load(&o->connections) < CONNECTIONS_MAX;
+}
+
+static void take(void *user, int fd, const struct sockaddr *addr, uint32_t addr_bytes)
+{
+    struct net_ops *o = user;
+    (void)!MHD_add_connection(o->daemon, fd, addr, addr_bytes); /* on failure it has closed fd */
+}
+
+static void on_connection(void *user, struct MHD_Connection *connection, void **state,
+                          enum MHD_ConnectionNotificationCode what)
+{
+    struct net_ops *o = user;
+    (void)connection;
+    (void)state;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        atomic_fetch_add(&o->connections, 1);
+    } else {
+        atomic_fetch_sub(&o->connections, 1);
+    }
+}
+
 kvs_status net_ops_start(const struct net_ops_config *c, struct net_ops **out, char *url_out, size_t url_cap,
                          struct kvs_error *err)
 {
@@ -216,13 +247,15 @@ kvs_status net_ops_start(const struct net_ops_config *c, struct net_ops **out, c
         free(o);
         return s;
     }
-    o->daemon =
-        MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD, 0, NULL, NULL, on_request, o, MHD_OPTION_LISTEN_SOCKET, fd,
-                         MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX, MHD_OPTION_CONNECTION_TIMEOUT,
-                         (unsigned)IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)32768, MHD_OPTION_END);
-    if (o->daemon == NULL) {
+    struct net_gate_config gate = {.listen_fd = fd, .user = o, .has_place = has_place, .take = take};
+    o->daemon = MHD_start_daemon(
+        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ITC | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL, on_request, o,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, o, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX,
+        MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)32768,
+        MHD_OPTION_END);
+    if (o->daemon == NULL || net_gate_start(&gate, &o->gate) != KVS_OK) {
         (void)close(fd);
-        free(o);
+        net_ops_stop(o);
         return kvs_fail(err, KVS_SELF_IO, "the HTTP server did not start on %s", c->listen);
     }
     *out = o;
@@ -234,6 +267,9 @@ void net_ops_stop(struct net_ops *o)
     if (o == NULL) {
         return;
     }
-    MHD_stop_daemon(o->daemon);
+    net_gate_stop(o->gate);
+    if (o->daemon != NULL) {
+        MHD_stop_daemon(o->daemon);
+    }
     free(o);
 }

@@ -6,6 +6,7 @@
 #include "router/edge/flush.h"
 #include "router/edge/http.h"
 
+#include "net/http_gate.h"
 #include "net/http_strict.h"
 #include "net/ops_http.h"
 #include "router/edge/http_reply.h"
@@ -17,7 +18,6 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <netdb.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,13 +26,16 @@
 
 enum {
     CONNECTION_MEMORY = 32768, /* bounds the request's head too */
-    HEAD_TIMEOUT_S = 20, /* before the first request's head is there: silent strangers must not keep places for long */
+    HEAD_TIMEOUT_S = 20, /* until the handler has seen the head, which is whole when a connection comes from the gate */
     IDLE_TIMEOUT_S = 120,
     BODY_DROPPED_MAX = 64 << 20,
 };
 
 struct rtr_http {
     struct MHD_Daemon *daemon;
+    struct net_gate *gate;
+    atomic_uint connections;
+    unsigned connections_max;
     struct rtr_dispatch *dispatch;
     struct rtr_board *board;
     struct kvs_counter *invalid;
@@ -495,79 +498,56 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls, en
 
 /* ---- start and stop ---- */
 
-static kvs_status resolve(const char *listen, struct sockaddr_storage *out, socklen_t *len_out, struct kvs_error *err)
+static bool has_place(void *user)
 {
-    char host[256], port_text[16];
-    uint16_t port = 0;
-    kvs_status s = net_parse_listen(listen, host, sizeof(host), &port, err);
-    if (s != KVS_OK)
-        return s;
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV}, *ai = NULL;
-    snprintf(port_text, sizeof(port_text), "%u", port);
-    int e = getaddrinfo(host[0] ? host : NULL, port_text, &hints, &ai);
-    if (e != 0 || !ai)
-        return kvs_fail(err, KVS_SELF_CONFIG, "--listen %.80s: %s; give an address of this machine, as 127.0.0.1:8080", listen, gai_strerror(e));
-    memcpy(out, ai->ai_addr, ai->ai_addrlen);
-    *len_out = ai->ai_addrlen;
-    freeaddrinfo(ai);
-    return KVS_OK;
+    struct rtr_http *h = user;
+    return atomic_load(&h->connections) < h->connections_max;
 }
 
-static void write_url(struct rtr_http *h, const char *listen, char *out, size_t cap)
+static void take(void *user, int fd, const struct sockaddr *addr, uint32_t addr_bytes)
 {
-    char host[256];
-    uint16_t port = 0;
-    struct kvs_error e;
-    const union MHD_DaemonInfo *info = MHD_get_daemon_info(h->daemon, MHD_DAEMON_INFO_BIND_PORT);
-    if (net_parse_listen(listen, host, sizeof(host), &port, &e) != KVS_OK)
-        host[0] = 0;
-    bool v6 = strchr(host, ':') != NULL;
-    kvs_format(out, cap, "http://%s%s%s:%u", v6 ? "[" : "", host, v6 ? "]" : "", info ? (unsigned)info->port : (unsigned)port);
+    struct rtr_http *h = user;
+    (void)!MHD_add_connection(h->daemon, fd, addr, addr_bytes); /* on failure it has closed fd */
 }
 
-/* libmicrohttpd reports nothing but "no"; binding once ourselves finds the reason. */
-static int bind_error(const struct sockaddr_storage *a, socklen_t len)
+static void on_connection(void *user, struct MHD_Connection *c, void **state, enum MHD_ConnectionNotificationCode what)
 {
-    int one = 1, fd = socket(a->ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0), e = 0;
-    if (fd < 0)
-        return errno;
-    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) != 0 || bind(fd, (const struct sockaddr *)a, len) != 0 || listen(fd, 1) != 0)
-        e = errno;
-    close(fd);
-    return e;
+    struct rtr_http *h = user;
+    (void)c;
+    (void)state;
+    if (what == MHD_CONNECTION_NOTIFY_STARTED)
+        atomic_fetch_add(&h->connections, 1);
+    else
+        atomic_fetch_sub(&h->connections, 1);
 }
 
 kvs_status rtr_http_start(const struct rtr_http_config *cfg, struct rtr_http **out, char *url_out, size_t url_cap, struct kvs_error *err)
 {
-    struct sockaddr_storage addr;
-    socklen_t len = 0;
-    kvs_status s = resolve(cfg->listen, &addr, &len, err);
+    int fd;
+    kvs_status s = net_listen_socket(cfg->listen, &fd, url_out, url_cap, err);
     if (s != KVS_OK)
         return s;
-    int e = bind_error(&addr, len);
-    if (e != 0)
-        return kvs_fail(err, KVS_SELF_CONFIG, "cannot listen on %.80s: %s; choose another address with --listen, or end the program that uses it",
-                        cfg->listen, strerror(e));
     struct rtr_http *h = calloc(1, sizeof(*h));
-    if (!h)
+    if (!h) {
+        close(fd);
         return kvs_fail(err, KVS_SELF_NOMEM, "out of memory");
-    kvs_format(h->auth, sizeof(h->auth), "%s", cfg->auth ? cfg->auth : "");
+    }
     h->dispatch = cfg->dispatch;
     h->board = cfg->board;
+    h->connections_max = cfg->connections_max;
     h->invalid = kvs_counter(rtr_board_metrics(cfg->board), "kvasir_requests_total", "outcome=\"invalid\"", RTR_REQUESTS_HELP);
-    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC;
-    if (addr.ss_family == AF_INET6)
-        flags |= MHD_USE_IPv6;
-    h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_SOCK_ADDR, (struct sockaddr *)&addr, MHD_OPTION_NOTIFY_COMPLETED,
-                                 on_completed, h, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_LIMIT,
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_NO_LISTEN_SOCKET;
+    h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
+                                 on_connection, h, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_LIMIT,
                                  (unsigned)cfg->connections_max, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)HEAD_TIMEOUT_S,
-                                 MHD_OPTION_THREAD_POOL_SIZE, (unsigned)(cfg->threads > 1 ? cfg->threads : 0), MHD_OPTION_LISTEN_BACKLOG_SIZE,
-                                 (unsigned)4096, MHD_OPTION_END);
-    if (!h->daemon) {
-        free(h);
-        return kvs_fail(err, KVS_SELF_CONFIG, "the HTTP server did not start on %.80s: %s", cfg->listen, strerror(errno));
+                                 MHD_OPTION_THREAD_POOL_SIZE, (unsigned)(cfg->threads > 1 ? cfg->threads : 0), MHD_OPTION_END);
+    struct net_gate_config gate = {.listen_fd = fd, .user = h, .has_place = has_place, .take = take};
+    if (!h->daemon || net_gate_start(&gate, &h->gate) != KVS_OK) {
+        int e = errno;
+        close(fd);
+        rtr_http_stop(h);
+        return kvs_fail(err, KVS_SELF_CONFIG, "the HTTP server did not start on %.80s: %s", cfg->listen, strerror(e));
     }
-    write_url(h, cfg->listen, url_out, url_cap);
     *out = h;
     return KVS_OK;
 }
@@ -576,6 +556,8 @@ void rtr_http_stop(struct rtr_http *h)
 {
     if (!h)
         return;
-    MHD_stop_daemon(h->daemon);
+    net_gate_stop(h->gate);
+    if (h->daemon)
+        MHD_stop_daemon(h->daemon);
     free(h);
 }
