@@ -229,6 +229,23 @@ def test_the_same_by_every_path():
         one_model(name, path)
 
 
+def test_the_same_when_the_prefill_worker_dies():
+    """After its third page: one fallback, the same attempt, and the tokens that landed are not computed again."""
+    need(STORIES, "stories260K")
+    with Cluster(STORIES, *SHAPE, env={"KVASIR_FAILPOINTS_SET": "prefill.after_post=kill@13"}) as c:
+        s = Same(c, "stories260K", STORIES)
+        before = c.metrics()
+        answer = s.ask("greedy", "prefill-dies", "remote")
+        same_as(rows_of(answer), s.want["greedy"], "the prefill worker died")
+        d = Delta(before, c.metrics())
+        assert "failpoint fired" in c.log("prefill-0"), "it did not die"
+        assert d("kvasir_prefill_fallbacks_total") == 1 and d("kvasir_replaced_total") == d("kvasir_resumed_total") == 0
+        again = s.computed(d, worker="decode-0")
+        print(f"        {again:.0f} of {PROMPT} tokens computed by the decode worker")
+        assert 0 < again < PROMPT, f"{again} tokens computed"
+        c.idle(20)
+
+
 def test_the_same_when_preempted():
     need(STORIES, "stories260K")
     with Cluster(STORIES, *SHAPE, decode=2, env={"KVASIR_FAILPOINTS_SET": "decode.preempt=error@20+"}) as c:
