@@ -197,7 +197,7 @@ def test_fetch_from_another_decode_worker():
         first = c.complete(ids, ANSWER, "local", cache_salt="a")
         owner = decode_of(first)
         streams = []
-        while not streams or streams[-1].placement()["decode"] != owner:  # until the owner has something to do
+        while not streams or streams[-1].placement()["decode"] != owner:  # until the owner has what it can take: it would be chosen
             assert len(streams) < 8, "no request went to the owner of the prefix"
             streams.append(c.stream("/v1/completions", {"prompt": busy, "max_tokens": 400, "ignore_eos": True, "kvasir": {"placement": "local"}}))
             next(streams[-1].events())
@@ -221,7 +221,7 @@ def test_fetch_from_another_decode_worker():
         assert answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"] == 64
         assert answer.placement()["bytes"] == str(SHAPE.bytes(64)) and answer.placement()["transport"] == "shm", answer.placement()
 
-    env = {"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:20@1+"}
+    env = {"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:20@1+", "KVASIR_ROUTER_WORKER_SEQUENCES": "1"}
     with Cluster(STORIES, *SHAPE.flags(), decode=2, env=env) as c:
         check_fetched(*go(c))
         check_rest(c)
