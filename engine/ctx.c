@@ -94,6 +94,20 @@ static kvs_status state_create(struct eng_ctx *c)
     return c->in != NULL && c->mid != NULL && c->low != NULL && c->dt != NULL ? KVS_OK : KVS_SELF_NOMEM;
 }
 
+/* Rows of latent attention: queries of all heads (later values), and their low rank. */
+static kvs_status latent_create(struct eng_ctx *c)
+{
+    const struct mdl_card *k = &c->m->card;
+    if (k->latent.kv_rank == 0) {
+        return KVS_OK;
+    }
+    c->in_stride = padded(k->heads * max_u32(k->latent.nope_dim + k->rope.dims, k->latent.value_dim));
+    c->low_stride = padded(k->latent.q_rank);
+    const struct want want[] = {{(void **)&c->in, 4ull * c->batch_tokens * c->in_stride},
+                                {(void **)&c->low, 4ull * c->batch_tokens * c->low_stride}};
+    return allocate(want, sizeof want / sizeof want[0]);
+}
+
 static kvs_status moe_create(struct eng_ctx *c, uint32_t threads)
 {
     const struct mdl_card *k = &c->m->card;
@@ -138,7 +152,8 @@ static kvs_status activations_create(struct eng_ctx *c)
     c->v_stride = padded(k->kv_heads * k->value_dim);
     c->o_stride = padded(k->heads * k->value_dim);
     c->g_stride = padded(max_u32(k->ff, k->experts.ff_shared));
-    size_t widest = max_u32(max_u32(c->y_stride, padded(k->ssm.inner)), max_u32(c->o_stride, c->g_stride)),
+    uint32_t heads = k->heads * max_u32(k->latent.nope_dim, k->latent.value_dim), inner = max_u32(k->ssm.inner, heads);
+    size_t widest = max_u32(max_u32(c->y_stride, padded(inner)), max_u32(c->o_stride, c->g_stride)),
            blocks = (widest + ENG_BLOCK - 1) / ENG_BLOCK;
     const struct want want[] = {
         {(void **)&c->x, 4 * n * c->y_stride},  {(void **)&c->y, 4 * n * c->y_stride},
@@ -155,7 +170,7 @@ static kvs_status activations_create(struct eng_ctx *c)
     if (s != KVS_OK) {
         return s;
     }
-    if (state_create(c) != KVS_OK) {
+    if (state_create(c) != KVS_OK || latent_create(c) != KVS_OK) {
         return KVS_SELF_NOMEM;
     }
     c->slots = ENG_SPLIT_ROWS * ((c->m->context + ENG_SEGMENT - 1) / ENG_SEGMENT);

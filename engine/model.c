@@ -128,6 +128,9 @@ static kvs_status rope_config(const struct mdl_gguf *g, const struct eng_model *
     r->beta_fast = mdl_gguf_f64(g, key, &v) && v > 0 ? v : r->beta_fast;
     (void)kvs_format(key, sizeof key, "%s.rope.scaling.yarn_beta_slow", c->arch);
     r->beta_slow = mdl_gguf_f64(g, key, &v) && v > 0 ? v : r->beta_slow;
+    if (c->latent.kv_rank != 0 && r->scaling == MDL_ROPE_YARN) { /* the magnitude is in the scale of the scores there */
+        r->attn_factor = 1.0 / (1.0 + 0.1 * eng_log64(r->factor));
+    }
     return KVS_OK;
 }
 
@@ -232,14 +235,11 @@ kvs_status eng_model_rows(struct eng_model *m, const struct mdl_tensor *t, uint6
     return KVS_OK;
 }
 
-kvs_status eng_model_experts(struct eng_model *m, const struct mdl_tensor *t, uint64_t all_rows, uint64_t skip,
-                             uint64_t rows, uint64_t cols, struct eng_weight **out, struct kvs_error *err)
+/* Matrices from a tensor whose shape was looked at. */
+static kvs_status pack_each(struct eng_model *m, const struct mdl_tensor *t, uint32_t count, uint64_t all_rows,
+                            uint64_t skip, uint64_t rows, uint64_t cols, struct eng_weight **out, struct kvs_error *err)
 {
-    uint32_t count = m->card.experts.count;
-    kvs_status s = check_shape(t, all_rows, cols, count, err);
-    if (s == KVS_OK) {
-        s = check_matrix(t, rows, cols, err);
-    }
+    kvs_status s = check_matrix(t, rows, cols, err);
     if (s != KVS_OK) {
         return s;
     }
@@ -264,6 +264,74 @@ kvs_status eng_model_experts(struct eng_model *m, const struct mdl_tensor *t, ui
     }
     m->bytes += each * count;
     return KVS_OK;
+}
+
+kvs_status eng_model_each(struct eng_model *m, const struct mdl_tensor *t, uint32_t count, uint64_t all_rows,
+                          uint64_t skip, uint64_t rows, uint64_t cols, struct eng_weight **out, struct kvs_error *err)
+{
+    kvs_status s = check_shape(t, all_rows, cols, count, err);
+    return s == KVS_OK ? pack_each(m, t, count, all_rows, skip, rows, cols, out, err) : s;
+}
+
+/* from[head]: nope rows of rank columns, packed; to: F32 matrices [rank][nope] of the same numbers. */
+static kvs_status turn_each(struct eng_model *m, const struct eng_weight *from, uint32_t count, struct eng_weight **to,
+                            struct kvs_error *err)
+{
+    uint32_t rank = from->cols, nope = from->rows;
+    struct eng_weight *w = calloc(count, sizeof *w);
+    float *row = calloc(rank, sizeof *row), *turned = calloc((size_t)rank * nope, sizeof *turned);
+    *to = w;
+    if (w != NULL) {
+        weight_shape(m, MDL_F32, rank, nope, w);
+        w->data = eng_alloc((w->bytes + 63) / 64 * 64 * count);
+    }
+    if (w == NULL || w->data == NULL || row == NULL || turned == NULL) {
+        free(row);
+        free(turned);
+        return kvs_fail(err, KVS_SELF_NOMEM, "no memory for the key projections of %u heads", count);
+    }
+    uint64_t each = (w->bytes + 63) / 64 * 64;
+    for (uint32_t h = 0; h < count; h++) {
+        for (uint32_t i = 0; i < nope; i++) {
+            m->ops->row(&from[h], i, row);
+            for (uint32_t j = 0; j < rank; j++) {
+                turned[(size_t)j * nope + i] = row[j];
+            }
+        }
+        uint8_t *data = w->data + h * each;
+        w[h] = w[0];
+        w[h].data = data;
+        m->ops->pack(&w[h], (const uint8_t *)turned);
+    }
+    m->bytes += each * count;
+    free(row);
+    free(turned);
+    return KVS_OK;
+}
+
+kvs_status eng_model_kv_b(struct eng_model *m, const struct mdl_tensor *t, struct eng_latent_weights *w,
+                          struct kvs_error *err)
+{
+    const struct mdl_card *c = &m->card;
+    uint64_t nope = c->latent.nope_dim, value = c->latent.value_dim, rank = c->latent.kv_rank, each = nope + value;
+    struct eng_weight *keys = NULL;
+    kvs_status s = check_shape(t, c->heads * each, rank, 1, err);
+    if (s == KVS_OK && w->k_b != NULL) {
+        s = kvs_fail(err, KVS_SELF_MODEL, "tensor %.*s appears twice", (int)t->name.len, t->name.data);
+    }
+    if (s == KVS_OK) {
+        s = pack_each(m, t, c->heads, each, nope, value, rank, &w->v_b, err);
+    }
+    if (s == KVS_OK) {
+        s = pack_each(m, t, c->heads, each, 0, nope, rank, &keys, err);
+    }
+    if (s == KVS_OK) {
+        m->bytes -= (keys->bytes + 63) / 64 * 64 * c->heads; /* they do not stay */
+        s = turn_each(m, keys, c->heads, &w->k_b, err);
+    }
+    free(keys != NULL ? keys->data : NULL);
+    free(keys);
+    return s;
 }
 
 kvs_status eng_model_matrix(struct eng_model *m, const struct mdl_tensor *t, uint64_t rows, uint64_t cols,

@@ -27,6 +27,13 @@ struct eng_state_weights {
     float *norm;                      /* [inner], by group, or NULL */
 };
 
+/* Latent attention's weights; k_b and v_b: a matrix for each head, data of the first owns all. */
+struct eng_latent_weights {
+    struct eng_weight q_a, q_b, kv_a; /* q_a: none where queries are projected in one step, by q_b */
+    float *q_a_norm, *kv_a_norm;
+    struct eng_weight *k_b, *v_b; /* [rank][nope], [value][rank] */
+};
+
 /* Fields that a layer's parts (block/tensors.h) do not include stay zero. All data is owned and freed by tensors.c. */
 struct eng_layer {
     struct eng_attention attention;
@@ -45,6 +52,7 @@ struct eng_layer {
     float *gate_expert_bias, *up_expert_bias, *down_expert_bias; /* [experts][ff or width] */
     struct eng_weight shared_gate, shared_up, shared_down, shared_router; /* shared_router: one row, or none */
     struct eng_state_weights state;
+    struct eng_latent_weights latent;
 };
 
 /* Cosines and sines of every position, [context][dims / 2]. */
@@ -66,14 +74,17 @@ struct eng_model {
     uint64_t bytes;
 };
 
-/* One matrix of rows x cols for each expert, from a tensor that has them one after the other; with skip and all_rows: rows
- * skip .. skip + rows - 1 of the all_rows that each has there. */
-KVS_MUST_CHECK kvs_status eng_model_experts(struct eng_model *m, const struct mdl_tensor *t, uint64_t all_rows,
-                                            uint64_t skip, uint64_t rows, uint64_t cols, struct eng_weight **out,
-                                            struct kvs_error *err);
 /* Packs `rows` rows from row `first` on of a matrix that has all_rows of them into *w. */
 KVS_MUST_CHECK kvs_status eng_model_rows(struct eng_model *m, const struct mdl_tensor *t, uint64_t all_rows,
                                          uint64_t first, uint64_t rows, uint64_t cols, struct eng_weight *w,
+                                         struct kvs_error *err);
+/* `count` matrices of rows x cols (an expert's, a head's), from a tensor that has them one after the other; with skip and
+ * all_rows: rows skip .. skip + rows - 1 of the all_rows that each has there. */
+KVS_MUST_CHECK kvs_status eng_model_each(struct eng_model *m, const struct mdl_tensor *t, uint32_t count,
+                                         uint64_t all_rows, uint64_t skip, uint64_t rows, uint64_t cols,
+                                         struct eng_weight **out, struct kvs_error *err);
+/* attn_kv_b of latent attention: each head's key projection turned (as F32: its rows become columns) and value projection. */
+KVS_MUST_CHECK kvs_status eng_model_kv_b(struct eng_model *m, const struct mdl_tensor *t, struct eng_latent_weights *w,
                                          struct kvs_error *err);
 /* Packs a matrix of the given shape into *w; a vector of n floats into *out. Errors name the tensor. */
 KVS_MUST_CHECK kvs_status eng_model_matrix(struct eng_model *m, const struct mdl_tensor *t, uint64_t rows,

@@ -305,6 +305,11 @@ static kvs_status read_rope(struct mdl_card *c, const struct mdl_card_reader *r)
         return kvs_fail(r->err, KVS_SELF_MODEL,
                         "%s.rope.dimension_count: %" PRIu32 " is odd or more than the head's %" PRIu32, c->arch,
                         c->rope.dims, c->key_dim);
+    bool rotates = true; /* hybrids of both kinds of layers say here that positions come from the states alone */
+    char key[MDL_KEY_CAP];
+    if (r->arch->memory == MDL_MEMORY_STATE_OR_ATTENTION &&
+        mdl_gguf_bool(r->g, mdl_card_key(r, "rope.scaling.finetuned", key), &rotates) && !rotates)
+        c->rope.dims = 0;
     return read_rope_scaling(c, r);
 }
 

@@ -36,6 +36,17 @@ static const struct mdl_arch archs[] = {
     {.name = "gemma3", .keys = MDL_KEYS_WINDOW, .neox = true, .window_period = 6, .window_base = 10000, .gemma = true},
     {.name = "mamba", .memory = MDL_MEMORY_STATE_ONLY, .keys = MDL_KEYS_STATE},
     {.name = "mamba2", .memory = MDL_MEMORY_STATE_ONLY, .keys = MDL_KEYS_STATE},
+    {.name = "falcon-h1", .memory = MDL_MEMORY_STATE_AND_ATTENTION, .keys = MDL_KEYS_STATE, .neox = true},
+    {.name = "granitehybrid",
+     .memory = MDL_MEMORY_STATE_OR_ATTENTION,
+     .keys = MDL_KEYS_STATE | MDL_KEYS_SCALES | MDL_KEYS_EXPERTS,
+     .gating = MDL_GATE_SOFTMAX,
+     .expert_norm = true,
+     .ff_is_expert = true},
+    {.name = "deepseek2",
+     .memory = MDL_MEMORY_LATENT,
+     .keys = MDL_KEYS_LATENT | MDL_KEYS_EXPERTS,
+     .gating = MDL_GATE_SOFTMAX},
 };
 #define ARCHS (sizeof archs / sizeof archs[0])
 

@@ -25,7 +25,7 @@ extern const struct eng_arch eng_arch_gpt_oss;
 extern const struct eng_arch eng_arch_granite;
 extern const struct eng_arch eng_arch_llama;
 extern const struct eng_arch eng_arch_mamba;
-extern const struct eng_arch eng_arch_mamba2;
+extern const struct eng_arch eng_arch_mamba2, eng_arch_deepseek2, eng_arch_falcon_h1, eng_arch_granitehybrid;
 extern const struct eng_arch eng_arch_phi3;
 extern const struct eng_arch eng_arch_qwen2;
 extern const struct eng_arch eng_arch_qwen2moe;

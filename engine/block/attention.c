@@ -12,9 +12,10 @@ bool eng_attention_quantized(const struct eng_layer *l)
     return eng_any_quantized((const struct eng_weight *const[]){&l->q, &l->k, &l->v}, 3);
 }
 
-static struct eng_kv_view kv_view(const struct eng_ctx *c, uint32_t layer, uint32_t kv_head,
+struct eng_kv_view eng_kv_view_of(const struct eng_ctx *c, uint32_t layer, uint32_t kv_head,
                                   const struct kvc_block_table *t)
 {
+    bool latent = c->m->card.latent.kv_rank != 0;
     struct kvc_place at = kvc_layer_place(&c->layout, layer, 0);
     uint32_t group = at.group;
     const struct kvc_group *g = &c->layout.group[group];
@@ -24,19 +25,31 @@ static struct eng_kv_view kv_view(const struct eng_ctx *c, uint32_t layer, uint3
                                 .block_tokens = c->layout.block_tokens,
                                 .block_shift = c->block_shift,
                                 .key_dim = g->key_dim,
-                                .value_dim = g->value_dim,
-                                .type = c->layout.kv_type};
+                                .value_dim = latent ? c->m->card.latent.kv_rank : g->value_dim,
+                                .type = c->layout.kv_type,
+                                .latent = latent};
 }
 
-/* Above this an f16 element would round to infinity. */
-static float kv_limit(kvc_type type, float limit)
+float eng_kv_limit(kvc_type type, float limit)
 {
     return type == KVC_F16 ? 65520.0f : limit;
 }
 
+void eng_rotate_row(const struct eng_run *r, uint32_t row, uint32_t layer, float *x, uint32_t heads, uint32_t head_dim)
+{
+    const struct mdl_card *k = r->card;
+    uint32_t rotation = r->m->layer[layer].attention.rotation;
+    if (rotation != ENG_ROTATION_NONE) {
+        const struct eng_rotation *t = &r->m->rotation[rotation];
+        size_t at = (size_t)r->c->row[row].pos * (k->rope.dims / 2);
+        (k->rope.neox ? r->ops->rope_neox : r->ops->rope)(x, heads, head_dim, k->rope.dims, t->cosines + at,
+                                                          t->sines + at);
+    }
+}
+
 /* Bias, norm of each head and rotation of one row's queries or keys. */
-static void prepare(struct eng_run *r, uint32_t row, const struct eng_attention *a, float *x, uint32_t heads,
-                    const float *bias, const float *norm)
+static void prepare(struct eng_run *r, uint32_t row, uint32_t layer, float *x, uint32_t heads, const float *bias,
+                    const float *norm)
 {
     const struct mdl_card *k = r->card;
     if (bias != NULL) {
@@ -46,12 +59,7 @@ static void prepare(struct eng_run *r, uint32_t row, const struct eng_attention 
         float *head = x + (size_t)h * k->key_dim;
         eng_row_bad(r->c, row, r->ops->norm(head, norm, k->key_dim, k->norm_eps, head));
     }
-    if (a->rotation != ENG_ROTATION_NONE) {
-        const struct eng_rotation *t = &r->m->rotation[a->rotation];
-        size_t at = (size_t)r->c->row[row].pos * (k->rope.dims / 2);
-        (k->rope.neox ? r->ops->rope_neox : r->ops->rope)(x, heads, k->key_dim, k->rope.dims, t->cosines + at,
-                                                          t->sines + at);
-    }
+    eng_rotate_row(r, row, layer, x, heads, k->key_dim);
 }
 
 static void rotate(struct eng_run *r, uint32_t layer)
@@ -63,16 +71,16 @@ static void rotate(struct eng_run *r, uint32_t layer)
     ENG_OWN_ROWS (r, i) {
         float *q = eng_row_at(c->q, i, c->q_stride), *key = eng_row_at(c->k, i, c->k_stride),
               *v = eng_row_at(c->v, i, c->v_stride);
-        prepare(r, i, &l->attention, q, k->heads, l->q_bias, l->q_norm);
-        prepare(r, i, &l->attention, key, k->kv_heads, l->k_bias, l->k_norm);
+        prepare(r, i, layer, q, k->heads, l->q_bias, l->q_norm);
+        prepare(r, i, layer, key, k->kv_heads, l->k_bias, l->k_norm);
         if (l->v_bias != NULL) {
             r->ops->add(v, l->v_bias, k->kv_heads * k->value_dim);
         }
         eng_row_bad(c, i, r->ops->below(q, k->heads * k->key_dim, ENG_SCORE_LIMIT));
-        eng_row_bad(c, i, r->ops->below(key, k->kv_heads * k->key_dim, kv_limit(type, ENG_SCORE_LIMIT)));
-        eng_row_bad(c, i, r->ops->below(v, k->kv_heads * k->value_dim, kv_limit(type, INFINITY)));
+        eng_row_bad(c, i, r->ops->below(key, k->kv_heads * k->key_dim, eng_kv_limit(type, ENG_SCORE_LIMIT)));
+        eng_row_bad(c, i, r->ops->below(v, k->kv_heads * k->value_dim, eng_kv_limit(type, INFINITY)));
         for (uint32_t h = 0; h < k->kv_heads; h++) {
-            struct eng_kv_view view = kv_view(c, layer, h, c->row[i].table);
+            struct eng_kv_view view = eng_kv_view_of(c, layer, h, c->row[i].table);
             r->ops->kv_write(&view, c->row[i].pos, key + (size_t)h * k->key_dim, v + (size_t)h * k->value_dim);
         }
     }
@@ -93,7 +101,7 @@ static void add_sink(const struct eng_run *r, const struct eng_layer *l, uint32_
     }
 }
 
-/* All segments of an item, merged left to right; a split item leaves its one segment for attended. */
+/* All segments of an item, merged left to right; a split item leaves its one segment for eng_attend_merge. */
 static void attend_item(struct eng_run *r, const struct eng_layer *l, const struct eng_attn_item *it,
                         const struct eng_kv_view *kv, const struct eng_attn_rows *rows, uint32_t head, uint32_t heads)
 {
@@ -129,7 +137,7 @@ static void attend_item(struct eng_run *r, const struct eng_layer *l, const stru
     }
 }
 
-static void attention(struct eng_run *r, uint32_t layer)
+void eng_attend(struct eng_run *r, uint32_t layer)
 {
     struct eng_ctx *c = r->c;
     const struct mdl_card *k = r->card;
@@ -151,33 +159,26 @@ static void attention(struct eng_run *r, uint32_t layer)
                 rows.pos[rows.count++] = c->row[i].pos;
             }
         }
-        struct eng_kv_view view = kv_view(c, layer, kv_head, c->row[it->row].table);
+        struct eng_kv_view view = eng_kv_view_of(c, layer, kv_head, c->row[it->row].table);
         attend_item(r, l, it, &view, &rows, head, heads);
     }
+    eng_team_barrier(r->self);
 }
 
-static void attended(struct eng_run *r, uint32_t layer)
+void eng_attend_merge(struct eng_run *r, uint32_t layer, uint32_t row)
 {
-    struct eng_ctx *c = r->c;
-    const struct mdl_card *k = r->card;
-    uint32_t dim = k->value_dim;
-    ENG_OWN_ROWS (r, i) {
-        float *o = eng_row_at(c->o, i, c->o_stride);
-        if (c->row[i].slot != UINT32_MAX) {
-            for (uint32_t h = 0; h < k->heads; h++) {
-                float m = -INFINITY, l = 0.0f, *sum = r->scratch->sum_o;
-                memset(sum, 0, dim * sizeof *sum);
-                for (uint32_t s = 0; s <= c->row[i].pos / ENG_SEGMENT; s++) {
-                    const float *p = partial(r, c->row[i].slot + s, h);
-                    r->ops->merge(&m, &l, sum, p[0], p[1], p + 2, dim);
-                }
-                add_sink(r, &r->m->layer[layer], h, &m, &l, sum);
-                r->ops->finish(o + (size_t)h * dim, sum, l, dim);
-            }
+    const struct eng_ctx *c = r->c;
+    uint32_t dim = r->card->value_dim, slot = c->row[row].slot;
+    float *o = eng_row_at(c->o, row, c->o_stride);
+    for (uint32_t h = 0; slot != UINT32_MAX && h < r->card->heads; h++) {
+        float m = -INFINITY, l = 0.0f, *sum = r->scratch->sum_o;
+        memset(sum, 0, dim * sizeof *sum);
+        for (uint32_t s = 0; s <= c->row[row].pos / ENG_SEGMENT; s++) {
+            const float *p = partial(r, slot + s, h);
+            r->ops->merge(&m, &l, sum, p[0], p[1], p + 2, dim);
         }
-        if (eng_ops_quantized(r->m->layer[layer].o.type)) {
-            eng_quantize_row(r, i, o, k->heads * dim);
-        }
+        add_sink(r, &r->m->layer[layer], h, &m, &l, sum);
+        r->ops->finish(o + (size_t)h * dim, sum, l, dim);
     }
 }
 
@@ -191,9 +192,13 @@ void eng_block_attention(struct eng_run *r, uint32_t layer)
     eng_team_barrier(r->self);
     rotate(r, layer);
     eng_team_barrier(r->self);
-    attention(r, layer);
-    eng_team_barrier(r->self);
-    attended(r, layer);
+    eng_attend(r, layer);
+    ENG_OWN_ROWS (r, i) {
+        eng_attend_merge(r, layer, i);
+        if (eng_ops_quantized(l->o.type)) {
+            eng_quantize_row(r, i, eng_row_at(c->o, i, c->o_stride), l->o.cols);
+        }
+    }
     eng_team_barrier(r->self);
     eng_products(r, &(struct eng_product){&l->o, c->y, c->y_stride}, 1, c->o, c->o_stride, c->rows);
     eng_team_barrier(r->self);

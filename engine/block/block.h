@@ -65,6 +65,9 @@ void eng_block_attention(struct eng_run *r, uint32_t layer);
 /* Whether attention's, the feed-forward's or the mixture's input products want 16-bit blocks of h. */
 bool eng_attention_quantized(const struct eng_layer *l);
 bool eng_ffn_quantized(const struct eng_layer *l);
+/* The same by way of a latent: queries and values go through the latent's projections. Pending. */
+void eng_block_latent(struct eng_run *r, uint32_t layer);
+bool eng_latent_quantized(const struct eng_layer *l);
 /* A recurrent layer's mixing of h (mamba, mamba2); the state in the sequence's page goes on: pending. */
 void eng_block_state(struct eng_run *r, uint32_t layer);
 bool eng_state_quantized(const struct eng_layer *l);
@@ -78,6 +81,22 @@ bool eng_moe_quantized(const struct eng_layer *l);
 /* Logits of the rows that are asked for, scaled by the card's logit_scale. */
 void eng_block_head(struct eng_run *r);
 
+/* --- pieces of attention --- */
+
+struct eng_kv_view eng_kv_view_of(const struct eng_ctx *c, uint32_t layer, uint32_t kv_head,
+                                  const struct kvc_block_table *t);
+/* limit, or less: above it an f16 element would round to infinity. */
+float eng_kv_limit(kvc_type type, float limit);
+/* Rotates the first rope.dims of heads that lie head_dim apart, by the layer's table. */
+void eng_rotate_row(const struct eng_run *r, uint32_t row, uint32_t layer, float *x, uint32_t heads, uint32_t head_dim);
+/* c->o = what the queries in c->q find in the pages. Rows whose segments were split want the merge, by their owners. */
+void eng_attend(struct eng_run *r, uint32_t layer);
+void eng_attend_merge(struct eng_run *r, uint32_t layer, uint32_t row);
+
+/* --- layers --- */
+
+/* The second half of a layer: norm, then feed-forward or, where there is a router, a mixture. */
+void eng_layer_feed_forward(struct eng_run *r, uint32_t layer);
 /* The layer most architectures have: norm, attention, norm, feed-forward (a mixture where there is a router). */
 void eng_layer_transformer(struct eng_run *r, uint32_t layer);
 /* A step: embedding, m->arch->layer for each layer with the caller's callback after it, output. */

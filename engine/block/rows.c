@@ -111,11 +111,9 @@ void eng_block_requantize(struct eng_run *r)
     eng_team_barrier(r->self);
 }
 
-void eng_layer_transformer(struct eng_run *r, uint32_t layer)
+void eng_layer_feed_forward(struct eng_run *r, uint32_t layer)
 {
     const struct eng_layer *l = &r->m->layer[layer];
-    eng_block_norm(r, l->attn_norm, eng_attention_quantized(l));
-    eng_block_attention(r, layer);
     if (l->router.data != NULL) {
         eng_block_norm(r, l->ffn_norm, eng_moe_quantized(l));
         eng_block_moe(r, layer);
@@ -123,6 +121,14 @@ void eng_layer_transformer(struct eng_run *r, uint32_t layer)
         eng_block_norm(r, l->ffn_norm, eng_ffn_quantized(l));
         eng_block_ffn(r, layer);
     }
+}
+
+void eng_layer_transformer(struct eng_run *r, uint32_t layer)
+{
+    const struct eng_layer *l = &r->m->layer[layer];
+    eng_block_norm(r, l->attn_norm, eng_attention_quantized(l));
+    eng_block_attention(r, layer);
+    eng_layer_feed_forward(r, layer);
 }
 
 /* --- output --- */

@@ -29,12 +29,19 @@ typedef enum extent_of {
     D_ROWS,
     D_COLS,
     GROUPS,
-    GROUP
+    GROUP,
+    Q_RANK,
+    KV_RANK,
+    NOPE,
+    LATENT_Q,
+    LATENT_VALUE,
+    LATENT_O
 } extent_of;
 
-/* QKV and GATE_UP: several matrices of the layer one above the other. EACH: a matrix for each expert; EACH_GATE_UP: two.
+/* QKV and GATE_UP: several matrices of the layer one above the other. EACH: a matrix for each expert; EACH_GATE_UP: two;
+ * EACH_HEAD: one for each head. KV_B: two for each head, one above the other.
  * TABLE, TURNED: rows x cols floats, or cols x rows of them. */
-typedef enum slot_form { VECTOR, MATRIX, QKV, GATE_UP, EACH, EACH_GATE_UP, TABLE, TURNED } slot_form;
+typedef enum slot_form { VECTOR, MATRIX, QKV, GATE_UP, EACH, EACH_GATE_UP, EACH_HEAD, KV_B, TABLE, TURNED } slot_form;
 
 static const struct slot {
     const char *name;
@@ -90,6 +97,16 @@ static const struct slot {
     {"ssm_d", ENG_PART_STATE, TABLE, AT(state.d), D_ROWS, D_COLS},
     {"ssm_norm.weight", ENG_PART_STATE_NORM, TABLE, AT(state.norm), GROUPS, GROUP},
     {"ssm_out.weight", ENG_PART_STATE, MATRIX, AT(state.out), WIDTH, INNER},
+    {"attn_q_a.weight", ENG_PART_LATENT_TWO_STEPS, MATRIX, AT(latent.q_a), Q_RANK, WIDTH},
+    {"attn_q_a_norm.weight", ENG_PART_LATENT_TWO_STEPS, VECTOR, AT(latent.q_a_norm), ONE, Q_RANK},
+    {"attn_q_b.weight", ENG_PART_LATENT_TWO_STEPS, MATRIX, AT(latent.q_b), LATENT_Q, Q_RANK},
+    {"attn_q.weight", ENG_PART_LATENT_ONE_STEP, MATRIX, AT(latent.q_b), LATENT_Q, WIDTH},
+    {"attn_kv_a_mqa.weight", ENG_PART_LATENT, MATRIX, AT(latent.kv_a), KEY, WIDTH},
+    {"attn_kv_a_norm.weight", ENG_PART_LATENT, VECTOR, AT(latent.kv_a_norm), ONE, KV_RANK},
+    {"attn_k_b.weight", ENG_PART_LATENT, EACH_HEAD, AT(latent.k_b), KV_RANK, NOPE},
+    {"attn_v_b.weight", ENG_PART_LATENT, EACH_HEAD, AT(latent.v_b), LATENT_VALUE, KV_RANK},
+    {"attn_kv_b.weight", ENG_PART_LATENT, KV_B, AT(latent.k_b), ONE, KV_RANK},
+    {"attn_output.weight", ENG_PART_LATENT, MATRIX, AT(o), WIDTH, LATENT_O},
 #undef AT
 };
 #define SLOTS (sizeof slots / sizeof slots[0])
@@ -120,6 +137,12 @@ static uint64_t extent(const struct mdl_card *c, extent_of d)
     case A_COLS: return c->ssm.per_channel ? c->ssm.state_size : 1;
     case D_ROWS: return c->ssm.per_channel ? 1 : c->ssm.heads;
     case D_COLS: return c->ssm.per_channel ? c->ssm.inner : 1;
+    case Q_RANK: return c->latent.q_rank;
+    case KV_RANK: return c->latent.kv_rank;
+    case NOPE: return c->latent.nope_dim;
+    case LATENT_Q: return (uint64_t)c->heads * (c->latent.nope_dim + c->rope.dims);
+    case LATENT_VALUE: return c->latent.value_dim;
+    case LATENT_O: return (uint64_t)c->heads * c->latent.value_dim;
     case GROUPS: return c->ssm.groups;
     case GROUP: return c->ssm.inner / c->ssm.groups;
     }
@@ -136,7 +159,7 @@ static const void *data_of(struct eng_layer *l, const struct slot *s)
     if (s->form == VECTOR || s->form == TABLE || s->form == TURNED) {
         return *(float **)field_of(l, s);
     }
-    if (s->form == EACH) {
+    if (s->form == EACH || s->form == EACH_HEAD) {
         return *(struct eng_weight **)field_of(l, s);
     }
     return ((const struct eng_weight *)field_of(l, s))->data;
@@ -195,10 +218,13 @@ static kvs_status take(struct eng_model *m, struct eng_layer *l, const struct sl
     case TURNED: return eng_model_table(m, t, rows, cols, s->form == TURNED, field, err);
     case MATRIX: return eng_model_matrix(m, t, rows, cols, field, err);
     case QKV: return take_qkv(m, l, t, err);
-    case EACH: return eng_model_experts(m, t, rows, 0, rows, cols, field, err);
+    case EACH: return eng_model_each(m, t, c->experts.count, rows, 0, rows, cols, field, err);
+    case EACH_HEAD: return eng_model_each(m, t, c->heads, rows, 0, rows, cols, field, err);
+    case KV_B: return eng_model_kv_b(m, t, &l->latent, err);
     case EACH_GATE_UP: {
-        kvs_status st = eng_model_experts(m, t, 2 * rows, 0, rows, cols, &l->gate_experts, err);
-        return st == KVS_OK ? eng_model_experts(m, t, 2 * rows, rows, rows, cols, &l->up_experts, err) : st;
+        kvs_status st = eng_model_each(m, t, c->experts.count, 2 * rows, 0, rows, cols, &l->gate_experts, err);
+        return st == KVS_OK ? eng_model_each(m, t, c->experts.count, 2 * rows, rows, rows, cols, &l->up_experts, err)
+                            : st;
     }
     case GATE_UP: {
         kvs_status st = eng_model_rows(m, t, 2 * rows, 0, rows, cols, &l->gate, err);
@@ -259,7 +285,7 @@ kvs_status eng_tensors_complete(struct eng_model *m, struct kvs_error *err)
         uint32_t must = m->arch->parts(&m->card, l).must;
         for (size_t i = 0; i < SLOTS; i++) {
             if ((slots[i].part & must) != 0 && slots[i].form != QKV && slots[i].form != EACH_GATE_UP &&
-                data_of(&m->layer[l], &slots[i]) == NULL) {
+                slots[i].form != KV_B && data_of(&m->layer[l], &slots[i]) == NULL) {
                 return kvs_fail(err, KVS_SELF_MODEL, "tensor blk.%u.%s is missing", l, slots[i].name);
             }
         }
@@ -285,7 +311,7 @@ void eng_tensors_free(struct eng_model *m)
                 struct eng_weight *w = field_of(l, &slots[j]);
                 free(w->data);
                 w->data = NULL;
-            } else if (slots[j].form == EACH) {
+            } else if (slots[j].form == EACH || slots[j].form == EACH_HEAD) {
                 struct eng_weight **w = field_of(l, &slots[j]);
                 free(*w != NULL ? (*w)[0].data : NULL);
                 free(*w);

@@ -30,7 +30,10 @@ enum {
     ENG_PART_STATE_STEP = 1u << 17,    /* mamba: ssm_x, ssm_dt */
     ENG_PART_STATE_NORM = 1u << 18,    /* mamba2: ssm_norm, by group */
     ENG_PART_CONV_BIAS = 1u << 19,     /* ssm_conv1d.bias */
-    ENG_PART_BARE_FFN_NORM = 1u << 20, /* falcon-h1: the norm is called ffn_norm, without .weight */
+    ENG_PART_LATENT = 1u << 21, /* attn_kv_a_mqa, attn_kv_a_norm, attn_k_b and attn_v_b or attn_kv_b, attn_output */
+    ENG_PART_LATENT_ONE_STEP = 1u << 22,  /* attn_q */
+    ENG_PART_LATENT_TWO_STEPS = 1u << 23, /* attn_q_a, attn_q_a_norm, attn_q_b */
+    ENG_PART_BARE_FFN_NORM = 1u << 20,    /* falcon-h1: the norm is called ffn_norm, without .weight */
 };
 
 struct eng_parts {

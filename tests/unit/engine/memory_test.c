@@ -1,6 +1,8 @@
 /* memory_test.c - architectures that remember otherwise than by keys and values: recurrent states, latents, hybrids.
  * Goldens made by llama.cpp (../shared/models/README.md has the bounds), then bits: any chunking, thread count, block size,
  * op table and company in the batch gives the same logits and leaves the same pages.
+ * tiny-deepseek2 with F16 pages: two of 173 steps are far off, since two choices of an expert are ties to 5e-5 and 1e-3; a float64
+ * NumPy model with its latents rounded to F16 has the same two, off by the same 0.924.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,7 +24,12 @@
 static const struct {
     const char *name;
     double logit_f16; /* bound with F16 pages; 0: nothing of the cache has the KV type */
-} models[] = {{"tiny-mamba", 0}, {"tiny-mamba2", 0}};
+    double flips;     /* share of steps at which a 16-bit key may flip the choice of an expert */
+} models[] = {{"tiny-mamba", 0, 0},
+              {"tiny-mamba2", 0, 0},
+              {"tiny-granitehybrid", 0.1, 0},
+              {"tiny-falcon-h1", 0.1, 0},
+              {"tiny-deepseek2", 0.1, 0.012}};
 #define MODELS (sizeof models / sizeof models[0])
 static const char *paths[] = {"ref", "avx2"};
 static uint32_t path_count = 1;
@@ -45,7 +52,7 @@ static void test_goldens(void **state)
         }
         double bound = models[i].logit_f16 != 0 ? models[i].logit_f16 : 0.001;
         follow_file(model, golden, false, &(struct rig_options){.kv = KVC_F16, .threads = 3}, 37,
-                    (struct bounds){.logit = bound, .margin = 2 * bound});
+                    (struct bounds){.logit = bound, .margin = 2 * bound, .outliers = models[i].flips});
     }
 }
 
