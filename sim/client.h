@@ -59,6 +59,7 @@ void sim_client_over(struct sim *s, uint64_t id, kvs_status st, const char *text
 void sim_router_create(struct sim *s, uint32_t node);
 void sim_router_destroy(struct sim *s, uint32_t node);
 void sim_router_feed(struct sim *s, uint32_t node, const struct rtr_event *ev);
+uint64_t sim_router_conn(struct sim *s, uint32_t node, const char *id, uint64_t epoch); /* of a worker that is in use; 0: none */
 struct rtr *sim_router_core(struct sim *s, uint32_t node);
 
 #endif

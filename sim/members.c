@@ -100,6 +100,12 @@ void sim_members_start(struct sim *s, uint32_t node)
         st = cls_embedded_client_create(sim_env_loop(&x->env), sim_env_rpc(&x->env), &ev, &x->discovery);
     KVS_ASSERT(st == KVS_OK);
     sim_members_update(s, node);
+    sim_digests_start(s, node);
+}
+
+struct cls_discovery *sim_members_discovery(struct sim *s, uint32_t node)
+{
+    return s->node[node].members->discovery;
 }
 
 void sim_members_update(struct sim *s, uint32_t node)
@@ -114,6 +120,7 @@ void sim_members_stop(struct sim *s, uint32_t node, bool leave)
     struct sim_members *x = s->node[node].members;
     if (x == NULL)
         return;
+    sim_digests_stop(s, node);
     if (leave && s->set.etcd)
         cls_etcd_leave_now(x->discovery, 1000);
     else if (leave)

@@ -20,6 +20,15 @@ const struct msg_card *sim_members_find(struct sim *s, uint32_t node, const char
 /* What is not as it should be when all is well; NULL: nothing. */
 const char *sim_members_rest(struct sim *s);
 
+struct cls_discovery;
+struct cls_discovery *sim_members_discovery(struct sim *s, uint32_t node);
+
+/* digests.c: hints in etcd of who has cached what */
+void sim_digests_start(struct sim *s, uint32_t node);
+void sim_digests_stop(struct sim *s, uint32_t node);
+void sim_digests_member(struct sim *s, uint32_t node, const struct msg_member *m);            /* a router has heard of it */
+void sim_digests_ready(struct sim *s, uint32_t node, const struct msg_card *card, uint64_t conn); /* a router begins to use it */
+
 /* Told by members.c: a member has come, changed or gone (router.c, worker.c). */
 void sim_router_member(struct sim *s, uint32_t node, const struct msg_member *m);
 void sim_worker_member(struct sim *s, uint32_t node, const struct msg_member *m);

@@ -262,6 +262,7 @@ static void become_ready(struct sim_router *r, struct link *l)
     (void)sim_rpc_call(s, r->node, l->conn, MSG_LOAD, 0, NULL, &(struct sim_call){0});
     l->ready = true;
     sim_router_feed(s, r->node, &(struct rtr_event){.type = RTR_EV_WORKER_UP, .worker = l->conn, .model = 1, .card = &l->card});
+    sim_digests_ready(s, r->node, &l->card, l->conn);
     cache_open(r, l);
 }
 
@@ -293,8 +294,18 @@ static void forget(struct sim_router *r, const struct msg_card *card)
             leave_core(r, r->link[i]);
 }
 
+uint64_t sim_router_conn(struct sim *s, uint32_t node, const char *id, uint64_t epoch)
+{
+    const struct sim_router *r = s->node[node].router;
+    for (uint32_t i = 0; i < r->link_count; i++)
+        if (r->link[i]->ready && r->link[i]->epoch == epoch && strcmp(s->node[r->link[i]->node].id, id) == 0)
+            return r->link[i]->conn;
+    return 0;
+}
+
 void sim_router_member(struct sim *s, uint32_t node, const struct msg_member *m)
 {
+    sim_digests_member(s, node, m);
     struct sim_router *r = s->node[node].router;
     bool put = m->change == MSG_MEMBER_PUT;
     for (uint32_t i = 0; i < r->link_count; i++) {

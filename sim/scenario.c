@@ -21,7 +21,7 @@ struct row {
 static const struct row rows[] = {
     ROW(block_tokens, 8),     ROW(layers, 5),          ROW(group_layers, 2),       ROW(pages, 160),       ROW(context, 400),
     ROW(chunk_tokens, 32),    ROW(reserve_tokens, 64), ROW(batch, 8),              ROW(sequences, 96),    ROW(vocab, 97),
-    ROW(kinds, 0),            ROW(window, 20),
+    ROW(kinds, 0),            ROW(window, 20),         ROW(snapshot_blocks, 3),
     ROW(tree_nodes, 0),       ROW(tree_ttl_us, 0), ROW(prefixes, 0),        ROW(prefix_tokens, 100), ROW(tenants, 1),
     ROW(calls, 64),           ROW(prefill_calls, 16),  ROW(send_window, 6),        ROW(queue_wait_us, 4000000), ROW(both_wait_us, 100000),
     ROW(requests_max, 512),   ROW(queue_max, 256),     ROW(worker_sequences, 48),  ROW(local_threshold, 16),

@@ -30,7 +30,7 @@
 struct sim_settings {
     /* the model and the workers */
     uint32_t block_tokens, layers, group_layers, pages, context, chunk_tokens, reserve_tokens, batch, sequences, vocab;
-    uint32_t kinds, window; /* what the layers remember (device.c: arrangement); tokens seen through a window */
+    uint32_t kinds, window, snapshot_blocks; /* what the layers remember (device.c: arrangement), tokens seen through a window, sched.h */
     uint32_t tree_nodes, tree_ttl_us; /* prefix reuse; 0 nodes: off */
     uint32_t flush;                  /* permille of steps before which the cache is flushed */
     uint32_t prefixes, prefix_tokens, tenants; /* prompts share so many beginnings of so many tokens */

@@ -1,4 +1,4 @@
-/* seam.h - the cut between the daemons' discovery (cluster/etcd.c, embedded_server.c, embedded_client.c) and what it stands on.
+/* seam.h - the cut between the daemons' discovery (cluster/etcd.c, etcd_digest.c, embedded_server.c, embedded_client.c) and what it stands on.
  * Those files are compiled once more for the simulator with this header in front (CMakeLists.txt), so that their clock, timers, random
  * numbers, streams, log and etcd client are the simulator's (env.c, etcd_port.c), and their own names do not meet those of the daemons'
  * library in a program that links both. The code that runs is the daemons', line for line.
@@ -48,5 +48,11 @@
 #define cls_etcd_stats sim_cls_etcd_stats
 #define cls_etcd_leave_now sim_cls_etcd_leave_now
 #define cls_etcd_lease sim_cls_etcd_lease
+#define cls_digest_writer_create sim_cls_digest_writer_create
+#define cls_digest_writer_destroy sim_cls_digest_writer_destroy
+#define cls_digest_writer_stats sim_cls_digest_writer_stats
+#define cls_digest_reader_create sim_cls_digest_reader_create
+#define cls_digest_reader_destroy sim_cls_digest_reader_destroy
+#define cls_digest_read sim_cls_digest_read
 
 #endif

@@ -48,7 +48,7 @@ void sim_worker_create(struct sim *s, uint32_t node)
     for (uint32_t g = 0; g < w->layout.group_count; g++)
         n->card.group[g] = (struct msg_group_info){.page_bytes = w->layout.group[g].page_bytes, .pages = c->pages};
     struct wrk_sched_config sc = {.layout = &w->layout, .seqs_max = c->sequences, .batch_seqs = c->batch, .context = c->context,
-                                  .chunk_tokens = c->chunk_tokens, .reserve_tokens = c->reserve_tokens, .tree_nodes = c->tree_nodes, .tree_ttl_us = c->tree_ttl_us,
+                                  .chunk_tokens = c->chunk_tokens, .reserve_tokens = c->reserve_tokens, .tree_nodes = c->tree_nodes, .tree_ttl_us = c->tree_ttl_us, .snapshot_blocks = c->snapshot_blocks,
                                   .model = {.numerics = n->card.numerics, .kv_types = n->card.kv_types, .rope = n->card.rope}};
     for (uint32_t g = 0; g < w->layout.group_count; g++)
         sc.pages[g] = c->pages;

@@ -48,6 +48,7 @@ struct sim_node {
     struct sim_worker *worker; /* NULL: router, or dead */
     struct sim_router *router; /* NULL: worker, or dead */
     struct sim_members *members; /* its discovery; NULL: dead */
+    struct sim_digests *digests; /* with etcd */
     bool gone;                   /* has drained and ended: stays away */
     struct msg_card card;
 };
