@@ -11,6 +11,7 @@
 
 #define GRACE_US 3000000u /* after healing: time for streams to come back */
 #define GRACE_ETCD_US 8000000u /* the same, with the pauses between tries of etcd */
+#define SOON_US 10000000u /* what is begun after that is served within so long */
 #define HELD_US 20000u    /* what was stopped or paused comes to rest within so long */
 #define ORPHANS_US 2000000u /* what a dead router has left behind, too */
 #define BACK_US 1000000u  /* a request that is over leaves the workers within so long */
@@ -404,6 +405,8 @@ static void check_end(struct sim *s, const struct sim_request *r, kvs_status st,
     bool promised = s->heal_us != SIM_FOREVER && r->begun_us >= s->heal_us + (s->set.etcd ? GRACE_ETCD_US : GRACE_US) && !r->left && r->deadline_us >= r->begun_us + 2000000;
     if (promised && st != KVS_OK)
         sim_fail(s, "request %llu: begun well after all faults were healed, but it ended with %s (%s)", n, kvs_status_name(st), text);
+    if (promised && s->now_us > r->begun_us + SOON_US)
+        sim_fail(s, "request %llu: begun well after all faults were healed, but it took %llu ms", n, (unsigned long long)(s->now_us - r->begun_us) / 1000);
     sim_count(s, SIM_N_after_heal, promised);
 }
 

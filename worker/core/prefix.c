@@ -102,7 +102,8 @@ bool wrk__prefix_awaited(const struct wrk_sched *s, struct wrk_seq *q)
         next++;
     for (uint32_t i = s->oldest; next < usable && i != WRK_NIL; i = s->seqs[i].newer) {
         const struct wrk_seq *p = &s->seqs[i];
-        bool computes = (p->state == WRK_SEQ_READY && !p->paused) || p->state == WRK_SEQ_HELD;
+        /* Whoever prefills for others waits for nothing that comes from others: two workers could wait for each other so, for ever. */
+        bool computes = (p->state == WRK_SEQ_READY && !p->paused) || (p->state == WRK_SEQ_HELD && q->owner == WRK_OWNER_DECODE);
         if (computes && p->chain && p->flushes == s->flushes && next < p->chain_count && p->computed < (next + 1) * n &&
             kvc_hash_equal(&p->chain[next], &q->chain[next]))
             return true;

@@ -24,7 +24,8 @@
  * the longest known prefix (all but the last known token at most), shares its pages, and has the head of a partly equal block copied. A
  * page with more than one holder, or known to the tree, is never written (asserted where a step is composed). Cached pages are evicted,
  * least recently used leaf first, before anybody waits or is preempted. A waiting sequence whose prefix is just being computed by another
- * one waits for that (others may pass it meanwhile: what it waits for always makes progress).
+ * one waits for that (others may pass it meanwhile: what it waits for always makes progress; one that
+ * prefills for others waits for no transfer, or two workers could wait for each other).
  *
  * Failpoint decode.preempt is the edge calling wrk_sched_preempt_newest before step 3.
  * SPDX-License-Identifier: Apache-2.0 */

@@ -201,6 +201,25 @@ static void test_who_comes_later_waits_for_the_prefix(void **state)
     bench_fini(&b);
 }
 
+/* Two workers of both roles, each with a prompt that the other one prefills, and both prompts begin alike: neither may wait for the other. */
+static void test_who_prefills_for_others_waits_for_no_transfer(void **state)
+{
+    (void)state;
+    struct bench b;
+    bench_init(&b, 30);
+    wrk_seq_id a = open_as(&b, b.ids, 18, true, NULL, NULL, NULL), p;
+    assert_int_equal(wrk_seq_look(b.s, a).state, WRK_SEQ_HELD); /* its KV comes from elsewhere */
+    wrk_seq_id d = open_seq(&b, b.ids, 18);
+    assert_true(wrk_seq_look(b.s, d).deferred);
+    struct wrk_seq_config c = {.owner = WRK_OWNER_PREFILL, .tokens = b.ids, .token_count = 18, .tokens_max = 18, .logits = WRK_LOGITS_SHIP};
+    assert_int_equal(wrk_seq_open(b.s, &c, &p, NULL), KVS_OK);
+    wrk_sched_admit(b.s);
+    check(&b);
+    assert_int_equal(wrk_seq_look(b.s, p).state, WRK_SEQ_READY);
+    wrk_seq_close(b.s, p);
+    bench_fini(&b);
+}
+
 static void test_the_least_recently_used_leaf_goes_before_anybody_waits(void **state)
 {
     (void)state;
@@ -292,6 +311,7 @@ int main(void)
         cmocka_unit_test(test_the_head_of_a_block_is_copied),
         cmocka_unit_test(test_names_keep_tenants_apart),
         cmocka_unit_test(test_who_comes_later_waits_for_the_prefix),
+        cmocka_unit_test(test_who_prefills_for_others_waits_for_no_transfer),
         cmocka_unit_test(test_the_least_recently_used_leaf_goes_before_anybody_waits),
         cmocka_unit_test(test_flush_and_time),
         cmocka_unit_test(test_a_transfer_brings_the_rest),
