@@ -109,7 +109,7 @@ def test_a_large_cache_is_told_in_pieces_as_far_as_there_is_credit():
         there = agrees(c, 60 * 350)
         pid = c.kill("router")
         wait_for("a new router", 60 * SLOW, lambda: os.path.exists(os.path.join(c.run_dir, "router.pid")) and c.pid("router") != pid)
-        wait_for("it serves", 60 * SLOW, lambda: serves(c), 0.2)
+        wait_for("it serves, and knows the workers", 60 * SLOW, lambda: serves(c) and blocks_cached(c) == there, 0.2)
         assert agrees(c) == there
         assert c.metrics().get("kvasir_router_cache_gaps_total") == 0
         print(f"        {there} blocks, {there * 18 / 1024:.0f} KiB at least")

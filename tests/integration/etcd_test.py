@@ -178,7 +178,9 @@ class ByHand:
             with contextlib.suppress(ProcessLookupError):
                 p.signal(signal.SIGCONT)
             p.kill()
+        broken = [p.name for p in self.processes if re.search(r"ERROR: \w+Sanitizer|WARNING: ThreadSanitizer|runtime error:|assertion failed", p.text())]
         shutil.rmtree(self.dir, ignore_errors=True)
+        assert kind or not broken, f"sanitizer or assertion in the logs of {broken}"
 
 
 class Load:
