@@ -12,6 +12,7 @@
 #define GRACE_US 3000000u /* after healing: time for streams to come back */
 #define GRACE_ETCD_US 8000000u /* the same, with the pauses between tries of etcd */
 #define SOON_US 10000000u /* what is begun after that is served within so long */
+#define DEATHS_MAX 2u /* as many workers may die of one request */
 #define HELD_US 20000u    /* what was stopped or paused comes to rest within so long */
 #define ORPHANS_US 2000000u /* what a dead router has left behind, too */
 #define BACK_US 1000000u  /* a request that is over leaves the workers within so long */
@@ -148,6 +149,8 @@ static struct sim_request *make_request(struct sim *s, const struct sim_command 
     if (r->max_tokens > s->set.context - r->prompt_count)
         r->max_tokens = s->set.context - r->prompt_count;
     r->ignore_eos = sim_chance(s, 200);
+    r->poison = sim_chance(s, c->poison);
+    sim_count(s, SIM_N_poisons, r->poison);
     r->prompt = calloc(r->prompt_count, sizeof *r->prompt);
     KVS_ASSERT(r->prompt != NULL && r->choices <= RTR_CHOICES_MAX);
     make_prompt(s, c, r);
@@ -193,7 +196,7 @@ void sim_client_ask(struct sim *s, const struct sim_command *c)
     r->router_life = s->node[router].life;
     uint64_t longest = s->set.deadline_us, mine = sim_draw(s, c->deadline.low, c->deadline.high);
     r->deadline_us = s->now_us + (mine != 0 && mine < longest ? mine : longest);
-    ask.deadline_us = mine != 0 ? s->now_us + mine : 0;
+    ask.deadline_us = mine != 0 ? sim_local(s, router) + mine : 0;
     s->client->open++;
     sim_count(s, SIM_N_requests, 1);
     if (sim_chance(s, c->leave))
@@ -408,6 +411,17 @@ static void check_end(struct sim *s, const struct sim_request *r, kvs_status st,
     if (promised && s->now_us > r->begun_us + SOON_US)
         sim_fail(s, "request %llu: begun well after all faults were healed, but it took %llu ms", n, (unsigned long long)(s->now_us - r->begun_us) / 1000);
     sim_count(s, SIM_N_after_heal, promised);
+}
+
+bool sim_client_poisons(struct sim *s, uint64_t id)
+{
+    struct sim_request *r = find(s, id);
+    if (!r->poison || s->heal_us != SIM_FOREVER)
+        return false;
+    sim_about_request(s, id);
+    if (++r->deaths > DEATHS_MAX)
+        sim_fail(s, "request %llu has killed %u workers and is given to one more", (unsigned long long)id, DEATHS_MAX);
+    return true;
 }
 
 void sim_client_cut(struct sim *s, uint32_t router)

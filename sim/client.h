@@ -22,7 +22,8 @@ struct sim_request {
     uint32_t prompt_count, max_tokens, tenant;
     struct sim_choice choice[RTR_CHOICES_MAX];
     uint32_t choices;
-    bool ignore_eos, over, left, slow;
+    bool ignore_eos, over, left, slow, poison;
+    uint32_t deaths; /* of those that took a poisoned one */
     uint64_t paused_us; /* 0: reads */
     uint32_t attempt;
     uint32_t router, router_life; /* whom it was asked of */
@@ -47,6 +48,7 @@ void sim_client_free(struct sim *s);
 void sim_client_ask(struct sim *s, const struct sim_command *c);
 /* From the router. */
 void sim_client_placed(struct sim *s, uint64_t id, uint32_t attempt, uint32_t decode_node, const struct msg_generate *m);
+bool sim_client_poisons(struct sim *s, uint64_t id); /* a worker has taken it: must it die of that? */
 void sim_client_cut(struct sim *s, uint32_t router); /* that router is dead, and with it the connections of its clients */
 uint64_t sim_client_latest_us(const struct sim *s, const struct sim_request *r); /* when it must be over */
 void sim_client_prefilled(struct sim *s, uint64_t id, uint32_t decode_node, uint32_t prefill_node); /* a worker calls PREFILL */

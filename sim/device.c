@@ -360,6 +360,13 @@ static void step_done(struct sim *s, struct sim_event *e)
     sim_worker_turn(w);
 }
 
+static uint64_t step_time(const struct sim_worker *w, const struct wrk_step *step)
+{
+    const struct sim_settings *c = &w->s->set;
+    uint64_t us = c->step_us + (uint64_t)c->token_us * step->token_count;
+    return w->s->node[w->node].slow_until_us > w->s->now_us ? us * c->slow_factor : us;
+}
+
 static void layer(struct sim *s, struct sim_event *e)
 {
     struct sim_worker *w = s->node[e->node].worker;
@@ -375,7 +382,7 @@ static void layer(struct sim *s, struct sim_event *e)
         sim_worker_turn(w);
     }
     if (w->layers_done < layers) {
-        uint64_t us = s->set.step_us + (uint64_t)s->set.token_us * w->step->token_count;
+        uint64_t us = step_time(w, w->step);
         sim_worker_post(w, s->now_us + us / layers + 1, layer, 0, 0, 0, NULL);
         return;
     }
@@ -395,6 +402,6 @@ void sim_device_submit(struct sim_worker *w, const struct wrk_step *step)
         w->read[i] = sim_read_begin();
     sim_count(w->s, SIM_N_steps, 1);
     sim_note(w->s, w->node, "step %u: %u entries, %u tokens", step->id, step->entry_count, step->token_count);
-    uint64_t us = w->s->set.step_us + (uint64_t)w->s->set.token_us * step->token_count;
+    uint64_t us = step_time(w, step);
     sim_worker_post(w, w->s->now_us + us / w->layout.layer_count + 1, layer, 0, 0, 0, NULL);
 }

@@ -71,6 +71,8 @@ void sim_start_process(struct sim *s, uint32_t node)
     n->gone = false;
     n->life++;
     n->epoch = kvs_rng_next(&s->rng) | 1;
+    n->skew_us = sim_draw(s, 0, s->set.skew_us);
+    n->slow_until_us = 0;
     n->card = (struct msg_card){.role = n->role, .epoch = n->epoch, .protocol_min = MSG_PROTOCOL_MIN, .protocol_max = MSG_PROTOCOL_MAX,
                                 .block_tokens = s->set.block_tokens, .context = s->set.context, .vocab = s->set.vocab};
     memcpy(n->card.id, n->id, sizeof n->card.id);
@@ -129,6 +131,20 @@ void sim_exit(struct sim *s, uint32_t node)
     end_process(s, node);
     if (back != 0)
         sim_post(s, sim_in(s, back / 2, back * 2), &(struct sim_event){.run = restart, .node = SIM_NOBODY, .id = node});
+}
+
+static void poisoned(struct sim *s, struct sim_event *e)
+{
+    if (!s->node[e->id].alive || s->node[e->id].life != e->a)
+        return;
+    sim_fault(s, SIM_N_kills);
+    sim_kill(s, (uint32_t)e->id);
+}
+
+/* A request that kills whoever takes it. */
+void sim_poison(struct sim *s, uint32_t node)
+{
+    sim_post(s, sim_in(s, 100, 20000), &(struct sim_event){.run = poisoned, .node = SIM_NOBODY, .id = node, .a = s->node[node].life});
 }
 
 static void hang_dead(struct sim *s, struct sim_event *e)
@@ -198,6 +214,8 @@ static void heal(struct sim *s)
     sim_faults_off(&s->set);
     s->set.restart_us = s->set.restart_us != 0 ? s->set.restart_us : 1000;
     s->heal_us = s->now_us;
+    for (uint32_t i = 0; i < s->node_count; i++)
+        s->node[i].slow_until_us = 0;
     sim_etcd_heal(s);
     for (uint32_t i = 0; i < s->node_count; i++) {
         struct sim_node *n = &s->node[i];
@@ -266,6 +284,11 @@ static void on_process(struct sim *s, const struct sim_command *c)
     case SIM_KVERROR:
         sim_fault(s, SIM_N_kv_errors);
         sim_worker_port_error(w);
+        break;
+    case SIM_SLOW:
+        sim_fault(s, SIM_N_slow_workers);
+        s->node[node].slow_until_us = sim_in(s, c->duration.low, c->duration.high);
+        sim_note(s, SIM_NOBODY, "%n is slow for %u us", node, s->node[node].slow_until_us - s->now_us);
         break;
     case SIM_PREEMPT:
         if (wrk_sched_preempt_newest(w->sched))

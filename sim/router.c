@@ -230,12 +230,12 @@ void sim_router_feed(struct sim *s, uint32_t node, const struct rtr_event *ev)
     size_t n;
     KVS_ASSERT(!r->feeding);
     r->feeding = true;
-    rtr_step(r->core, ev, s->now_us);
+    rtr_step(r->core, ev, sim_local(s, node));
     while ((n = rtr_actions(r->core, a, ACTIONS)) != 0)
         for (size_t i = 0; i < n; i++)
             act(r, &a[i]);
     r->feeding = false;
-    uint64_t at = rtr_deadline_us(r->core);
+    uint64_t at = sim_world_us(s, node, rtr_deadline_us(r->core));
     if (at < r->timer_us) {
         r->timer_us = at;
         sim_post(s, at, &(struct sim_event){.run = on_timer, .node = node, .life = r->life});

@@ -29,7 +29,7 @@ static const struct row rows[] = {
     FAULT(kv_drop),           FAULT(kv_corrupt),       FAULT(kv_broken),           FAULT(kv_send_error),  FAULT(kv_double),
     FAULT(kv_late),           FAULT(kv_forge),         FAULT(doubled),             FAULT(numeric), FAULT(flush),        FAULT(preempt),
     FAULT(grant_refused),     FAULT(cache_skip),
-    ROW(index_bytes, 1048576),     ROW(restart_us, 300000), ROW(drained_back_us, 0),
+    ROW(index_bytes, 1048576),     ROW(restart_us, 300000), ROW(drained_back_us, 0), ROW(skew_us, 1000000000), ROW(slow_factor, 20),
     ROW(etcd, 0),             ROW(lease_us, 10000000),
 };
 #define ROWS (sizeof rows / sizeof rows[0])
@@ -148,7 +148,8 @@ static bool parse_request(struct line *l, struct sim_command *c)
         uint32_t *permille;
     } part[] = {{"prompt", &c->prompt, NULL},  {"answer", &c->answer, NULL}, {"choices", &c->choices, NULL},
                 {"deadline", &c->deadline, NULL}, {"leave", NULL, &c->leave},   {"slow", NULL, &c->slow},
-                {"stop", NULL, &c->stop},      {"exact", NULL, &c->exact},   {"prefix", NULL, &c->prefix}, {"fetch", NULL, &c->fetch}};
+                {"stop", NULL, &c->stop},      {"exact", NULL, &c->exact},   {"prefix", NULL, &c->prefix}, {"fetch", NULL, &c->fetch},
+                {"poison", NULL, &c->poison}};
     c->prompt = (struct sim_range){20, 120};
     c->answer = (struct sim_range){1, 40};
     c->choices = (struct sim_range){1, 1};
@@ -216,7 +217,7 @@ static bool parse_action(struct line *l, struct sim_command *c)
         {"request", SIM_REQUEST, 0, false}, {"kill", SIM_KILL, 1, false},           {"hang", SIM_HANG, 1, true},
         {"break", SIM_BREAK, 2, false},     {"partition", SIM_PARTITION, 2, true}, {"oneway", SIM_ONE_WAY, 2, true},
         {"kverror", SIM_KVERROR, 1, false}, {"preempt", SIM_PREEMPT, 1, false},    {"drain", SIM_DRAIN, 1, false},
-        {"role", SIM_ROLE, 1, false},
+        {"role", SIM_ROLE, 1, false},       {"slow", SIM_SLOW, 1, true},
         {"set", SIM_SET, 0, false},         {"heal", SIM_HEAL, 0, false}};
     static const struct action_row etcd[] = {
         {"kill", SIM_ETCD_KILL, 0, true},       {"wipe", SIM_ETCD_WIPE, 0, true},  {"hang", SIM_ETCD_HANG, 0, true},

@@ -6,9 +6,9 @@
  *   expect NAME OP NUMBER              of each run     total NAME OP NUMBER                       summed over all seeds of a run
  *
  *   ACTION: request [prompt A..B] [answer A..B] [choices A..B] [deadline A..B] [remote|local|auto] [leave N] [slow N] [stop N] [exact N]
- *                   [prefix N] [fetch N]
+ *                   [prefix N] [fetch N] [poison N]
  *           kill WHO | hang WHO for A..B | break WHO WHO | partition WHO WHO for A..B | oneway WHO WHO for A..B (the first hears nothing)
- *           kverror WHO | preempt WHO | drain WHO | role WHO prefill|decode|both
+ *           kverror WHO | preempt WHO | drain WHO | slow WHO for A..B | role WHO prefill|decode|both
  *           set KEY VALUE | heal
  *           etcd kill for A..B | etcd wipe for A..B (killed, and back without its data) | etcd hang for A..B | etcd lag for A..B (watches)
  *           etcd leaderless for A..B | etcd compact | etcd cut WHO for A..B (they do not reach each other) | etcd expire WHO (its lease ends)
@@ -42,6 +42,7 @@ struct sim_settings {
     /* faults, permille unless they say otherwise */
     uint32_t kv_drop, kv_corrupt, kv_broken, kv_send_error, kv_double, kv_late, kv_forge, doubled, numeric, preempt, grant_refused, cache_skip;
     uint32_t restart_us; /* a killed worker comes back after about so long; 0: never */
+    uint32_t skew_us, slow_factor; /* clocks of processes differ by up to so much; how slow a slow worker is */
     uint32_t drained_back_us; /* the same for one that has drained and ended */
     uint32_t etcd, lease_us;  /* discovery: by etcd, and its leases; 0: embedded */
 };
@@ -59,6 +60,7 @@ typedef enum sim_action {
     SIM_KVERROR,
     SIM_PREEMPT,
     SIM_DRAIN,
+    SIM_SLOW,
     SIM_ROLE,
     SIM_ONE_WAY,
     SIM_ETCD_KILL,
@@ -84,7 +86,7 @@ struct sim_command {
     struct sim_range prompt, answer, choices, deadline;
     msg_placement placement;
     msg_role role; /* SIM_ROLE */
-    uint32_t leave, slow, stop, exact, prefix, fetch; /* permille of requests; exact: the prompt fills whole blocks; prefix: begins with a shared one */
+    uint32_t leave, slow, stop, exact, prefix, fetch, poison; /* permille of requests; exact: the prompt fills whole blocks; prefix: begins with a shared one */
 };
 
 struct sim_expect {

@@ -103,7 +103,7 @@ static void act_call_prefill(struct sim_worker *w, const struct dcw_action *a)
     kvs_buf_init(&body, MSG_PAYLOAD_MAX);
     kvs_status st = msg_prefill_encode(&a->prefill.msg, &body);
     KVS_ASSERT(st == KVS_OK);
-    uint64_t left_ms = a->prefill.deadline_us > s->now_us ? (a->prefill.deadline_us - s->now_us) / 1000 + 1 : 1;
+    uint64_t now = sim_local(s, w->node), left_ms = a->prefill.deadline_us > now ? (a->prefill.deadline_us - now) / 1000 + 1 : 1;
     const struct sim_slot *p = &w->slot[a->peer];
     x->conn = p->state == SIM_SLOT_UP ? p->conn : 0;
     if (!a->prefill.fetch)
@@ -230,7 +230,7 @@ static void feed_one(struct sim_worker *w, const struct dcw_event *ev)
 {
     struct dcw_action a[ACTIONS];
     size_t n;
-    dcw_step(w->dcw, ev, w->s->now_us);
+    dcw_step(w->dcw, ev, sim_local(w->s, w->node));
     sim_worker_zero(w);
     while ((n = dcw_actions(w->dcw, a, ACTIONS)) != 0)
         for (size_t i = 0; i < n; i++)

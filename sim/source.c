@@ -27,7 +27,7 @@ void sim_source_feed(struct sim_worker *w, const struct pfw_event *ev)
 {
     struct pfw_action a[ACTIONS];
     size_t n;
-    pfw_step(w->pfw, ev, w->s->now_us);
+    pfw_step(w->pfw, ev, sim_local(w->s, w->node));
     sim_worker_zero(w);
     while ((n = pfw_actions(w->pfw, a, ACTIONS)) != 0)
         for (size_t i = 0; i < n; i++)

@@ -4,6 +4,7 @@
 
 #include "proto/frame.h"
 #include "proto/wire.h"
+#include "sim/client.h"
 #include "sim/members.h"
 
 #include <stdlib.h>
@@ -119,7 +120,7 @@ void sim_worker_zero(struct sim_worker *w)
 static uint64_t next_deadline(const struct sim_worker *w)
 {
     uint64_t p = pfw_deadline_us(w->pfw), d = dcw_deadline_us(w->dcw);
-    return p < d ? p : d;
+    return sim_world_us(w->s, w->node, p < d ? p : d);
 }
 
 static void tick(struct sim_worker *w)
@@ -299,6 +300,11 @@ static void on_report_timer(struct sim *s, struct sim_event *e)
         sim_worker_turn(w);
 }
 
+static uint64_t local_deadline(const struct sim_worker *w, const struct sim_call *call)
+{
+    return call->deadline_us != 0 ? call->deadline_us + w->s->node[w->node].skew_us : 0;
+}
+
 static void call_generate(struct sim_worker *w, uint64_t conn, const struct sim_call *call, const uint8_t *body, size_t n)
 {
     struct sim *s = w->s;
@@ -309,13 +315,15 @@ static void call_generate(struct sim_worker *w, uint64_t conn, const struct sim_
     kvs_status st = msg_generate_decode(body, n, &arena, &m, &err);
     if (st != KVS_OK)
         sim_fail(s, "GENERATE does not decode: %s", err.text);
-    struct dcw_event ev = {.kind = DCW_EV_GENERATE, .conn = conn, .stream = call->stream, .generate = {.msg = &m, .deadline_us = call->deadline_us}};
+    struct dcw_event ev = {.kind = DCW_EV_GENERATE, .conn = conn, .stream = call->stream, .generate = {.msg = &m, .deadline_us = local_deadline(w, call)}};
     sim_note(s, w->node, "GENERATE request %r attempt %u choice %u, %u tokens", m.request, m.attempt, m.choice, m.token_count);
     sim_about_request(s, m.request);
     uint32_t times = sim_chance(s, s->set.doubled) ? 2 : 1;
     if (times == 2)
         sim_fault(s, SIM_N_doubled_events);
     uint64_t accepted = dcw_stats(w->dcw).accepted;
+    if (st == KVS_OK && sim_client_poisons(s, m.request))
+        sim_poison(s, w->node);
     while (st == KVS_OK && times-- > 0)
         sim_sink_feed(w, &ev);
     if (w->draining && dcw_stats(w->dcw).accepted != accepted)
@@ -352,7 +360,7 @@ static void call_prefill(struct sim_worker *w, uint64_t conn, const struct sim_c
     kvs_status st = msg_prefill_decode(body, n, &arena, &m, &err);
     if (st != KVS_OK)
         sim_fail(s, "PREFILL does not decode: %s", err.text);
-    struct pfw_event ev = {.kind = PFW_EV_CALL, .conn = conn, .stream = call->stream, .peer = slot, .call = {.msg = &m, .fetch = fetch, .deadline_us = call->deadline_us}};
+    struct pfw_event ev = {.kind = PFW_EV_CALL, .conn = conn, .stream = call->stream, .peer = slot, .call = {.msg = &m, .fetch = fetch, .deadline_us = local_deadline(w, call)}};
     sim_note(s, w->node, fetch ? "FETCH request %r xfer %t, %u tokens, %u pages" : "PREFILL request %r xfer %t, %u tokens, %u pages", m.request, m.xfer,
              m.token_count, m.want_count);
     sim_about_request(s, m.request);

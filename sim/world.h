@@ -40,11 +40,12 @@ struct sim_node {
     char id[MSG_ID_MAX];
     msg_role role;
     uint32_t life;
-    uint64_t epoch;
+    uint64_t epoch, skew_us; /* its monotonic clock is so far ahead of the world's */
     bool alive, hung;
     uint64_t hung_us; /* when it was stopped, and later when it went on */
     struct sim_event *held; /* events that wait for SIGCONT, in order */
     uint32_t held_count, held_cap;
+    uint64_t slow_until_us; /* its steps take a multiple until then */
     struct sim_worker *worker; /* NULL: router, or dead */
     struct sim_router *router; /* NULL: worker, or dead */
     struct sim_members *members; /* its discovery; NULL: dead */
@@ -112,6 +113,17 @@ static inline bool sim_is_router(const struct sim *s, uint32_t node)
     return node < s->router_count;
 }
 
+/* Between a process' own clock and the world's: no two processes may compare theirs. */
+static inline uint64_t sim_local(const struct sim *s, uint32_t node)
+{
+    return s->now_us + s->node[node].skew_us;
+}
+
+static inline uint64_t sim_world_us(const struct sim *s, uint32_t node, uint64_t local_us)
+{
+    return local_us == SIM_FOREVER ? SIM_FOREVER : local_us > s->node[node].skew_us ? local_us - s->node[node].skew_us : 0;
+}
+
 /* --- kernel.c --- */
 void sim_post(struct sim *s, uint64_t at_us, const struct sim_event *e); /* e->at_us and order are set here */
 bool sim_next(struct sim *s);                                           /* runs the next event; false: none left */
@@ -140,6 +152,7 @@ void sim_print_story(const struct sim *s);
 void sim_start_commands(struct sim *s);
 void sim_start_process(struct sim *s, uint32_t node);
 void sim_kill(struct sim *s, uint32_t node);
+void sim_poison(struct sim *s, uint32_t node);
 void sim_exit(struct sim *s, uint32_t node); /* it has drained */
 
 /* --- check.c --- */
