@@ -79,6 +79,21 @@ static void print_types(const struct mdl_gguf *g)
                    (double)bytes[i] / 1e6);
 }
 
+/* What a sequence keeps: by token where layers attend (a latent is one row for keys and values), once where they have a state. */
+static void print_memory(const struct mdl_card *c)
+{
+    uint64_t attend = 0, states = 0;
+    for (uint32_t l = 0; l < c->layers; l++) {
+        attend += (c->layer[l] & MDL_LAYER_ATTENTION) != 0;
+        states += (c->layer[l] & MDL_LAYER_STATE) != 0;
+    }
+    uint64_t row = c->latent.kv_rank != 0 ? c->key_dim : (uint64_t)c->kv_heads * (c->key_dim + c->value_dim);
+    printf("kv a token     %llu bytes in f16\n", (unsigned long long)(attend * row * 2));
+    if (states != 0)
+        printf("state          %llu bytes a sequence, in %llu layers\n",
+               (unsigned long long)(states * mdl_card_state_bytes(c)), (unsigned long long)states);
+}
+
 static void print_card(const struct mdl_gguf *g, const struct mdl_card *c, const struct mdl_file *f)
 {
     char rope[160], why[160] = "";
@@ -93,7 +108,7 @@ static void print_card(const struct mdl_gguf *g, const struct mdl_card *c, const
     printf("rope           %s\n", rope);
     printf("vocabulary     %u tokens, output %s\n", c->vocab, c->tied ? "tied to the embedding" : "of its own");
     printf("context        %u tokens\n", c->context_length);
-    printf("kv a token     %u bytes in f16\n", c->layers * c->kv_heads * (c->key_dim + c->value_dim) * 2);
+    print_memory(c);
     struct mdl_template *t = NULL;
     struct kvs_error err = {0};
     bool chat = mdl_template_create(g, &t, &err) == KVS_OK && mdl_template_ready(t, why, sizeof why);

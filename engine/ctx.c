@@ -82,7 +82,7 @@ static kvs_status state_create(struct eng_ctx *c)
     if (k->ssm.inner == 0 || c->span == NULL) {
         return c->span != NULL ? KVS_OK : KVS_SELF_NOMEM;
     }
-    uint32_t inner = k->ssm.inner, channels = eng_conv_channels(k), steps = k->ssm.per_channel ? inner : 0;
+    uint32_t inner = k->ssm.inner, channels = mdl_card_conv_channels(k), steps = k->ssm.per_channel ? inner : 0;
     c->in_stride = padded(inner + (k->ssm.per_channel ? inner : channels + k->ssm.heads));
     c->mid_stride = padded(channels);
     c->low_stride = padded(k->ssm.per_channel ? k->ssm.heads + 2 * k->ssm.state_size : 0);
@@ -187,7 +187,7 @@ static bool group_fits(const struct mdl_card *c, const struct kvc_group *g)
         return c->latent.kv_rank == 0 && g->kv_heads == c->kv_heads && g->key_dim == c->key_dim &&
                g->value_dim == c->value_dim;
     case KVC_LATENT: return c->latent.kv_rank != 0 && g->key_dim == c->key_dim;
-    case KVC_STATE: return g->state_bytes == eng_state_bytes(c);
+    case KVC_STATE: return g->state_bytes == mdl_card_state_bytes(c);
     }
     return false;
 }

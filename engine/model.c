@@ -513,7 +513,7 @@ static void layer_caches(const struct mdl_card *c, uint32_t layer, struct kvc_la
                                                             .value_dim = c->value_dim};
     }
     if ((c->layer[layer] & MDL_LAYER_STATE) != 0) {
-        out->cache[out->count++] = (struct kvc_cache){.kind = KVC_STATE, .state_bytes = (uint32_t)eng_state_bytes(c)};
+        out->cache[out->count++] = (struct kvc_cache){.kind = KVC_STATE, .state_bytes = (uint32_t)mdl_card_state_bytes(c)};
     }
 }
 
@@ -521,7 +521,7 @@ kvs_status eng_kv_layout(const struct mdl_card *card, kvc_type kv_type, uint32_t
                          struct kvc_layout *out, struct kvs_error *err)
 {
     struct kvc_layer layers[KVC_LAYERS_MAX];
-    if (card->layers > KVC_LAYERS_MAX || eng_state_bytes(card) > UINT32_MAX) {
+    if (card->layers > KVC_LAYERS_MAX || mdl_card_state_bytes(card) > UINT32_MAX) {
         return kvs_fail(err, KVS_SELF_UNSUPPORTED, "%u layers, or states of this size, are too many", card->layers);
     }
     for (uint32_t i = 0; i < card->layers; i++) {

@@ -95,15 +95,4 @@ KVS_MUST_CHECK kvs_status eng_model_table(struct eng_model *m, const struct mdl_
 KVS_MUST_CHECK kvs_status eng_model_vector(struct eng_model *m, const struct mdl_tensor *t, uint64_t n, float **out,
                                            struct kvs_error *err);
 
-/* Channels of a recurrent layer's convolution: x, and with mamba2 B and C. */
-static inline uint32_t eng_conv_channels(const struct mdl_card *c)
-{
-    return c->ssm.inner + (c->ssm.per_channel ? 0 : 2 * c->ssm.groups * c->ssm.state_size);
-}
-/* What one recurrent layer keeps: the convolution's last inputs, then its states. */
-static inline uint64_t eng_state_bytes(const struct mdl_card *c)
-{
-    return 4 * ((uint64_t)(c->ssm.conv_kernel - 1) * eng_conv_channels(c) + (uint64_t)c->ssm.state_size * c->ssm.inner);
-}
-
 #endif

@@ -77,6 +77,17 @@ static inline uint32_t mdl_card_window(const struct mdl_card *c, uint32_t layer)
     return c->window.tokens != 0 && (layer + 1) % c->window.period != 0 ? c->window.tokens : 0;
 }
 
+/* Channels of a recurrent layer's convolution: x, and with mamba2 B and C. */
+static inline uint32_t mdl_card_conv_channels(const struct mdl_card *c)
+{
+    return c->ssm.inner + (c->ssm.per_channel ? 0 : 2 * c->ssm.groups * c->ssm.state_size);
+}
+/* What one recurrent layer keeps: the convolution's last inputs, then its states. */
+static inline uint64_t mdl_card_state_bytes(const struct mdl_card *c)
+{
+    return 4 * ((uint64_t)(c->ssm.conv_kernel - 1) * mdl_card_conv_channels(c) + (uint64_t)c->ssm.state_size * c->ssm.inner);
+}
+
 /* Fails with KVS_SELF_MODEL and the offending key when something needed is absent or out of range, and for architectures
  * that this build has not: the text names the architecture and those that are there. */
 KVS_MUST_CHECK kvs_status mdl_card_read(const struct mdl_gguf *g, struct mdl_card *out, struct kvs_error *err);

@@ -60,7 +60,7 @@ static void convolve(struct eng_run *r, uint32_t layer, uint32_t from)
 {
     struct eng_ctx *c = r->c;
     const struct eng_state_weights *w = &r->m->layer[layer].state;
-    uint32_t channels = eng_conv_channels(r->card), kernel = r->card->ssm.conv_kernel;
+    uint32_t channels = mdl_card_conv_channels(r->card), kernel = r->card->ssm.conv_kernel;
     for (struct task t; next_task(r, channels, TASK_CHANNELS, &t);) {
         struct eng_conv v = {.state = state_of(r, layer, t.part),
                              .weight = w->conv,
@@ -91,7 +91,7 @@ static void scan(struct eng_run *r, uint32_t layer, float *dt, uint32_t dt_strid
     for (struct task t; next_task(r, units, run, &t);) {
         size_t row = t.part->row;
         struct eng_scan s = {.state = state_of(r, layer, t.part) +
-                                      (size_t)(r->card->ssm.conv_kernel - 1) * eng_conv_channels(r->card),
+                                      (size_t)(r->card->ssm.conv_kernel - 1) * mdl_card_conv_channels(r->card),
                              .state_size = size,
                              .channels = inner,
                              .rows = t.part->count,
@@ -170,7 +170,7 @@ static void mamba2(struct eng_run *r, uint32_t layer)
     struct eng_ctx *c = r->c;
     uint32_t inner = r->card->ssm.inner, bc = r->card->ssm.groups * r->card->ssm.state_size;
     convolve(r, layer, inner);
-    scan(r, layer, c->in + inner + eng_conv_channels(r->card), c->in_stride, c->mid + inner, c->mid + inner + bc,
+    scan(r, layer, c->in + inner + mdl_card_conv_channels(r->card), c->in_stride, c->mid + inner, c->mid + inner + bc,
          c->mid_stride);
     finish(r, layer, 0);
 }

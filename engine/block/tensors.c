@@ -127,8 +127,8 @@ static uint64_t extent(const struct mdl_card *c, extent_of d)
     case FF_EXPERT: return c->experts.ff;
     case FF_SHARED: return c->experts.ff_shared;
     case STATE_IN:
-        return c->ssm.inner + (uint64_t)(c->ssm.per_channel ? c->ssm.inner : eng_conv_channels(c) + c->ssm.heads);
-    case CONV: return eng_conv_channels(c);
+        return c->ssm.inner + (uint64_t)(c->ssm.per_channel ? c->ssm.inner : mdl_card_conv_channels(c) + c->ssm.heads);
+    case CONV: return mdl_card_conv_channels(c);
     case KERNEL: return c->ssm.conv_kernel;
     case INNER: return c->ssm.inner;
     case LOW: return c->ssm.heads + 2 * (uint64_t)c->ssm.state_size;
