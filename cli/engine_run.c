@@ -36,9 +36,11 @@ kvs_status cli_engine_open(struct cli_engine *e, const struct cli_engine_config 
     return eng_model_load(e->gguf, &e->card, &o, &e->model, NULL, err);
 }
 
-static kvs_status map_kv(struct cli_engine *e, uint32_t blocks, struct kvs_error *err)
+/* One sequence, from its first token on: every block has its page, but a state has one page in all its entries. */
+static kvs_status map_kv(struct cli_engine *e, uint32_t all_blocks, struct kvs_error *err)
 {
     for (uint32_t g = 0; g < e->layout.group_count; g++) {
+        uint32_t blocks = e->layout.group[g].kind == KVC_STATE ? 1 : all_blocks;
         kvs_status s = kvc_pool_create(blocks, &e->pool[g]);
         if (s != KVS_OK)
             return kvs_fail(err, s, "out of memory");
@@ -89,7 +91,12 @@ static kvs_status grow_table(struct cli_engine *e, uint32_t tokens)
     KVS_ASSERT(blocks <= e->table.block_cap);
     for (; e->table.block_count < blocks; e->table.block_count++) {
         for (uint32_t g = 0; g < e->layout.group_count; g++) {
-            kvs_status s = kvc_pool_acquire(e->pool[g], 1, &kvc_block_row(&e->table, g)[e->table.block_count]);
+            uint32_t *row = kvc_block_row(&e->table, g), at = e->table.block_count;
+            if (at > 0 && e->layout.group[g].kind == KVC_STATE) {
+                row[at] = row[0];
+                continue;
+            }
+            kvs_status s = kvc_pool_acquire(e->pool[g], 1, &row[at]);
             if (s != KVS_OK)
                 return s;
         }
@@ -127,7 +134,8 @@ void cli_engine_close(struct cli_engine *e)
         if (e->kv.base[g])
             (void)munmap(e->kv.base[g], e->kv_bytes[g]);
         for (uint32_t b = 0; e->pool[g] && g < e->table.group_count && b < e->table.block_count; b++)
-            kvc_pool_release(e->pool[g], kvc_block_row(&e->table, g)[b]);
+            if (b == 0 || e->layout.group[g].kind != KVC_STATE)
+                kvc_pool_release(e->pool[g], kvc_block_row(&e->table, g)[b]);
         kvc_pool_destroy(e->pool[g]);
     }
     kvc_block_table_fini(&e->table);

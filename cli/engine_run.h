@@ -32,7 +32,7 @@ struct cli_engine_config {
          "f16",                                                                                \
          0,                                                                                    \
          0,                                                                                    \
-         "f32|f16",                                                                            \
+         "f32|f16|q8_0",                                                                       \
          "type of the KV cache",                                                               \
          offsetof(type, field.kv_type)},                                                       \
         {"context",                                                                            \

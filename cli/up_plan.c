@@ -23,7 +23,7 @@ const struct kvs_config_row cli_up_rows[] = {
     {"up.run_dir", "run-dir", KVS_CFG_STRING, "", 0, CLI_PATH_MAX, NULL,
      "folder of pid files, logs and sockets; default a fresh one", AT(run_dir)},
     {"up.transport", "transport", KVS_CFG_ENUM, "auto", 0, 0, "auto|shm|tcp", "how KV pages travel", AT(transport)},
-    {"up.kv_type", "kv-type", KVS_CFG_ENUM, "f16", 0, 0, "f32|f16", "type of the KV cache", AT(kv_type)},
+    {"up.kv_type", "kv-type", KVS_CFG_ENUM, "f16", 0, 0, "f32|f16|q8_0", "type of the KV cache", AT(kv_type)},
     {"up.chunk_tokens", "chunk-tokens", KVS_CFG_U32, "0", 0, 65536, NULL,
      "prompt tokens in one step; 0: the worker's default", AT(chunk_tokens)},
     {"up.block_tokens", "block-tokens", KVS_CFG_U32, "0", 0, 512, NULL,
@@ -56,7 +56,7 @@ const struct kvs_config_row cli_up_rows[] = {
 const size_t cli_up_row_count = sizeof cli_up_rows / sizeof cli_up_rows[0];
 
 static const char *const transports[] = {"auto", "shm", "tcp"};
-static const char *const kv_types[] = {"f32", "f16"};
+static const char *const kv_types[] = {"f32", "f16", "q8_0"};
 static const char *const placements[] = {"auto", "local", "remote"};
 
 /* Appends one argument; a daemon that has no room left gets argc > max, seen by the caller at the end. */

@@ -14,6 +14,7 @@
  * no longer here, and the sequence begins anew.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "worker/core/sched_private.h"
+#include "worker/core/sizes.h"
 
 bool wrk__by_quota(const struct wrk_sched *s, uint32_t group)
 {
@@ -29,15 +30,9 @@ static uint32_t whole_blocks(const struct wrk_sched *s, uint32_t tokens)
 
 uint32_t wrk__quota(const struct wrk_sched *s, const struct wrk_seq *q, uint32_t group)
 {
-    const struct kvc_group *g = &s->layout.group[group];
-    uint32_t n = s->layout.block_tokens;
     if (q->pinned)
-        return q->shared - kvc_first_needed(&s->layout, g, q->shared);
-    if (g->kind == KVC_STATE)
-        return 1 + (s->tree != NULL) + (q->owner == WRK_OWNER_PREFILL);
-    uint64_t most = ((uint64_t)g->window + s->chunk_tokens + n) / n + 2; /* W tokens back from a chunk, and a block of slack at either end */
-    uint32_t all = kvc_blocks_for(&s->layout, q->tokens_max);
-    return most < all ? (uint32_t)most : all;
+        return q->shared - kvc_first_needed(&s->layout, &s->layout.group[group], q->shared);
+    return wrk_sizes_quota(&s->layout, group, q->tokens_max, s->chunk_tokens, s->tree != NULL, q->owner == WRK_OWNER_PREFILL);
 }
 
 bool wrk__quota_fits(const struct wrk_sched *s, const struct wrk_seq *q, bool alone)

@@ -19,7 +19,7 @@ struct wrk_config {
     char etcd_user[256], etcd_password[256];
     char log_level[16];
     uint32_t threads;
-    uint32_t kv_type;            /* enum: 0 f32, 1 f16 (kvc_type) */
+    uint32_t kv_type;            /* kvc_type */
     uint64_t kv_memory;          /* bytes; 0: a quarter of free memory, at most 2 GiB */
     uint32_t block_tokens, group_layers, chunk_tokens, context;
     uint32_t transport;          /* enum wrk_transport */
@@ -30,6 +30,7 @@ struct wrk_config {
     uint64_t drain_us;
     uint64_t lease_ttl_us;
     bool prefix_cache;           /* keep full blocks for later requests */
+    uint32_t snapshot_blocks;    /* state groups: blocks between two snapshots */
     uint64_t kv_ttl_us;          /* unused cached KV is dropped after that long */
 };
 

@@ -4,35 +4,33 @@
 
 #include "model/gguf.h"
 #include "sys/log.h"
+#include "worker/core/sizes.h"
 #include <stdlib.h>
 #include <string.h>
 
 #define SLAB_ALIGN 4096u
 #define HEADER_MAX ((uint64_t)32 << 20)
 
-/* Every group gets the same number of blocks: a full group has as many pages as another. */
 static kvs_status size_pools(const struct wrk_config *c, struct wrk_loaded *l, struct kvs_error *err)
 {
-    uint64_t block_bytes = 0;
-    for (uint32_t g = 0; g < l->layout.group_count; g++)
-        block_bytes += l->layout.group[g].page_bytes;
-    uint64_t blocks = c->kv_memory / block_bytes;
-    if (blocks > UINT32_MAX - 1)
-        blocks = UINT32_MAX - 1;
-    if (blocks < 2)
-        return kvs_fail(err, KVS_SELF_CONFIG, "--kv-memory %llu holds %llu blocks of %llu bytes; at least 2 are needed", (unsigned long long)c->kv_memory,
-                        (unsigned long long)blocks, (unsigned long long)block_bytes);
+    struct wrk_sizes_config sc = {.layout = &l->layout, .memory = c->kv_memory, .context = l->context, .chunk_tokens = c->chunk_tokens,
+                                  .snapshot_blocks = c->snapshot_blocks, .sequences = c->sequences};
+    struct wrk_sizes sizes;
+    kvs_status st = wrk_sizes_choose(&sc, &sizes, err);
+    if (st != KVS_OK)
+        return st;
     uint64_t at = 0;
     for (uint32_t g = 0; g < l->layout.group_count; g++) {
-        l->pages[g] = (uint32_t)blocks;
+        l->pages[g] = sizes.pages[g];
         l->slab[g] = at;
-        at += (blocks * l->layout.group[g].page_bytes + SLAB_ALIGN - 1) / SLAB_ALIGN * SLAB_ALIGN;
+        at += (l->pages[g] * l->layout.group[g].page_bytes + SLAB_ALIGN - 1) / SLAB_ALIGN * SLAB_ALIGN;
     }
     l->kv_bytes = at;
+    l->blocks = sizes.blocks;
     uint32_t need = kvc_blocks_for(&l->layout, l->context);
-    if (blocks < need)
-        KVS_WARN("kv memory is smaller than one full context", "blocks=%llu context=%u needs=%u remedy=\"raise --kv-memory or lower --context\"",
-                 (unsigned long long)blocks, l->context, need);
+    if (l->blocks < need)
+        KVS_WARN("kv memory is smaller than one full context", "blocks=%u context=%u needs=%u remedy=\"raise --kv-memory or lower --context\"",
+                 l->blocks, l->context, need);
     return KVS_OK;
 }
 
@@ -74,7 +72,7 @@ static kvs_status load_from(const struct wrk_config *c, msg_role role, const str
     if (l->header_bytes > HEADER_MAX)
         return kvs_fail(err, KVS_SELF_MODEL, "the file's header has %llu bytes; at most %llu are supported", (unsigned long long)l->header_bytes,
                         (unsigned long long)HEADER_MAX);
-    st = eng_kv_layout(&l->card, c->kv_type == 0 ? KVC_F32 : KVC_F16, c->block_tokens, c->group_layers, &l->layout, err);
+    st = eng_kv_layout(&l->card, (kvc_type)c->kv_type, c->block_tokens, c->group_layers, &l->layout, err);
     if (st == KVS_OK)
         st = size_pools(c, l, err);
     if (st != KVS_OK)

@@ -14,6 +14,7 @@ struct wrk_loaded {
     struct kvc_layout layout;
     uint32_t context;
     uint32_t pages[KVC_GROUPS_MAX]; /* per group */
+    uint32_t blocks;                /* of full and latent groups; the prefix tree's bound */
     uint64_t slab[KVC_GROUPS_MAX];  /* byte offset of a group's pages in the KV region */
     uint64_t kv_bytes;              /* of the whole region */
     uint8_t *header;                /* the GGUF's header bytes, for routers */

@@ -27,6 +27,7 @@
 #define REPORT_US 250000u
 #define IDLE_TICKS_MAX 64
 #define LEAVE_MS 1000u
+#define TREE_NODES_MAX (1u << 20)
 
 struct wrk_sched *wrk_worker_sched(struct wrk_worker *w) { return w->sched; }
 struct wrk_device *wrk_worker_device(struct wrk_worker *w) { return w->device; }
@@ -489,7 +490,8 @@ static kvs_status create_compute(struct wrk_worker *w, struct kvs_error *err)
     if (sc.seqs_max > 4096)
         sc.seqs_max = 4096;
     memcpy(sc.pages, w->loaded.pages, sizeof sc.pages);
-    sc.tree_nodes = w->config.prefix_cache ? w->loaded.pages[0] : 0; /* a cached block has a page in every group */
+    sc.tree_nodes = w->config.prefix_cache ? w->loaded.blocks < TREE_NODES_MAX ? w->loaded.blocks : TREE_NODES_MAX : 0;
+    sc.snapshot_blocks = w->config.snapshot_blocks;
     sc.tree_ttl_us = w->config.kv_ttl_us;
     sc.model = (struct wrk_model_id){.numerics = w->loaded.member.numerics, .kv_types = w->loaded.member.kv_types, .rope = w->loaded.member.rope};
     memcpy(sc.model.fingerprint, w->loaded.member.fingerprint, sizeof sc.model.fingerprint);
@@ -669,7 +671,7 @@ int wrk_main(int argc, char **argv, msg_role role, const struct wrk_role_ops *co
     st = start(w, role, &err);
     if (st == KVS_OK) {
         KVS_INFO("ready", "model=%s isa=%s context=%u blocks=%u groups=%u control=%s http=%s", w->loaded.member.model, eng_model_isa(w->loaded.model),
-                 w->loaded.context, w->loaded.pages[0], w->loaded.layout.group_count, w->loaded.member.control_url, w->loaded.member.http_url);
+                 w->loaded.context, w->loaded.blocks, w->loaded.layout.group_count, w->loaded.member.control_url, w->loaded.member.http_url);
         kvs_loop_run(w->loop);
         KVS_INFO("stopped", "steps=%llu", (unsigned long long)wrk_sched_stats(w->sched).steps);
         if (w->misfit[0] != 0)
