@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """reuse_bench.py - what a prompt costs of which most is cached: cold, with its prefix in the worker that reads it, and with its prefix fetched
-from another worker. A real cluster, one request at a time; times are the router's own, from a request's arrival to its first token.
+from another (the prefill worker). A real cluster, one request at a time; times are the router's own, from a request's arrival to its first token.
 
 The effective rate is all prompt tokens over that time. Beside it stands what the uncached rows would take at the rate of floating-point
 operations of the cold run, each row at its true context: 100 % would mean that nothing but these rows costs anything.
@@ -14,7 +14,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 import urllib.request
 
 
@@ -25,6 +24,10 @@ def ask(url, ids, salt, **kvasir):
     with urllib.request.urlopen(request, timeout=300) as answer:
         answer.read()
         return dict(part.split("=", 1) for part in answer.headers["x-kvasir-placement"].split())
+
+
+def flush(url, worker):
+    urllib.request.urlopen(urllib.request.Request(f"{url}/kvasir/cache/flush/{worker}", b"{}", {"content-type": "application/json"}), timeout=60).read()
 
 
 def shape_of(bin_dir, model):
@@ -63,15 +66,13 @@ def measure(url, args):
     for i in range(args.requests):
         a, b = prompts(args.tokens, shared, i)
         keep("cold", ask(url, b, f"cold-{i}"))
-        owner = ask(url, a, f"local-{i}")["decode"]
-        time.sleep(0.5)  # the router hears of it
+        ask(url, a, f"local-{i}")
         keep("local", ask(url, b, f"local-{i}"))
-        owner = ask(url, a, f"fetch-{i}")["decode"]
-        for _ in range(3):
-            header = ask(url, b, f"fetch-{i}", fetch=owner)
-            if header["decode"] != owner and int(header["bytes"]) > 0:
-                keep("fetched", header)
-                break
+        ask(url, a, f"fetch-{i}", placement="remote")  # now both have it
+        flush(url, "decode-0")
+        header = ask(url, b, f"fetch-{i}", fetch="prefill-0")
+        if int(header["bytes"]) > 0:
+            keep("fetched", header)
     return best, computed
 
 
@@ -102,7 +103,7 @@ def main():
     parser.add_argument("--check", type=float, default=0)
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kvasir-bench.") as run:
-        up = subprocess.Popen([args.bin_dir + "/kvasir", "up", "--model", args.model, "--model-name", "bench", "--listen", "127.0.0.1:0", "--decode", "2",
+        up = subprocess.Popen([args.bin_dir + "/kvasir", "up", "--model", args.model, "--model-name", "bench", "--listen", "127.0.0.1:0",
                                "--context", str(args.tokens + 128), "--block-tokens", str(args.block_tokens), "--run-dir", run + "/run"],
                               stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         try:

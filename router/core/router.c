@@ -68,6 +68,7 @@ static void uncharge_prompt(struct rtr *r, struct rtr_req *q, struct rtr_choice 
         give_back(q->prefill ? &w->prefill_tokens : &w->decode_tokens, &c->prompt_charge, c->prompt_charge);
     c->prompt_charge = 0;
     rtr_placer_take_back(q, &r->fleet);
+    r->pump = true; /* the queue there is shorter */
 }
 
 static void uncharge_token(struct rtr *r, struct rtr_req *q, struct rtr_choice *c)
