@@ -399,6 +399,18 @@ static bool model_waits(const struct rtr *r, uint32_t model)
     return false;
 }
 
+#define NO_DECODE_WORKER "no decode worker is ready for this model; try again when one has joined"
+
+/* A decode worker of that model was lost a moment ago: until when it may be waited for. */
+static uint64_t missed_until(const struct rtr *r, uint32_t model)
+{
+    uint64_t until = 0;
+    for (uint32_t i = 0; i < RTR_MISSED_MAX; i++)
+        if (r->missed[i].model == model && r->missed[i].until_us > r->now_us && r->missed[i].until_us > until)
+            until = r->missed[i].until_us;
+    return until;
+}
+
 static void on_request(struct rtr *r, const struct rtr_request *ask)
 {
     KVS_ASSERT(ask_is_sound(ask));
@@ -415,9 +427,10 @@ static void on_request(struct rtr *r, const struct rtr_request *ask)
     struct rtr_place p;
     kvs_status s = choose_first(r, q, &p);
     /* Nobody overtakes the waiting ones of its model: one with many choices would never find room otherwise. */
-    bool must_wait = s == KVS_BUSY_QUEUE || (s == KVS_OK && model_waits(r, ask->model));
-    if (s == KVS_BUSY_NO_WORKER) {
-        reject(r, ask->id, s, "no decode worker is ready for this model; try again when one has joined");
+    uint64_t hope_us = s == KVS_BUSY_NO_WORKER ? missed_until(r, ask->model) : 0;
+    bool must_wait = s == KVS_BUSY_QUEUE || hope_us || (s == KVS_OK && model_waits(r, ask->model));
+    if (s == KVS_BUSY_NO_WORKER && !hope_us) {
+        reject(r, ask->id, s, NO_DECODE_WORKER);
     } else if (p.late_s > 0) {
         reject(r, ask->id, s, "the first token cannot come before the request's deadline; try again later, or give it more time");
         r->recs[r->rec_count - 1].retry_s = p.late_s < 60 ? (uint32_t)p.late_s + 1 : 60;
@@ -434,6 +447,11 @@ static void on_request(struct rtr *r, const struct rtr_request *ask)
             wait_in_queue(r, q);
         else
             start(r, q, &p);
+        if (hope_us) {
+            orphan(r, q, s, NO_DECODE_WORKER);
+            q->orphan_until_us = hope_us;
+            r->earliest_us = hope_us < r->earliest_us ? hope_us : r->earliest_us;
+        }
         return;
     }
     rtr_req_fini(q);
@@ -590,6 +608,8 @@ static void on_worker_down(struct rtr *r, uint64_t key)
     if (!w)
         return;
     rtr_cached_down(r->cached, cache_slot(r, w));
+    if (rtr_worker_decodes(w) && !rtr_worker_leaves(w)) /* not by its own will */
+        r->missed[r->missed_next++ % RTR_MISSED_MAX] = (struct rtr_missed){w->model, r->now_us + r->config.orphan_us};
     rtr_fleet_down(&r->fleet, key);
     for (uint32_t i = 0; i < r->config.requests_max; i++) {
         struct rtr_req *q = &r->requests[i];

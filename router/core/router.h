@@ -11,7 +11,8 @@
  * are not done go on at another one of the same model and numerics class, in a new attempt with prompt and emitted tokens: the client sees a
  * pause. With no worker left that could take them it is an orphan for orphan_us (a third of that when the worker was silent for 2 s already):
  * a worker that comes back, or is started again, goes on with it; otherwise it ends with an error. deaths_max workers that died under a request
- * end it likewise; a worker that comes back under its epoch has not died, only its stream had. A refusal before the first token is made good
+ * end it likewise; a worker that comes back under its epoch has not died, only its stream had. A request that comes within orphan_us of the
+ * loss of the last worker of its model waits with them. A refusal before the first token is made good
  * once. What runs on a worker that drains, or that no longer decodes, moves as soon as another one has room for it. The next attempt of what a
  * living worker had begun fetches its KV from there (fetch_worker): the Abort of the old one asks it to keep what it has, and a second Abort,
  * when every choice has spoken again or the request has ended, says that this is over.

@@ -10,6 +10,8 @@
 #include "router/core/place.h"
 #include "router/core/router.h"
 
+#define RTR_MISSED_MAX 8
+
 struct rec {
     rtr_action_type type;
     kvs_status status;
@@ -36,6 +38,11 @@ struct rtr {
     struct msg_token entry;
     char reject_text[256];
     struct rtr_stats stats;
+    struct rtr_missed {
+        uint32_t model;
+        uint64_t until_us; /* till then one that asks for it may hope that a decode worker comes back */
+    } missed[RTR_MISSED_MAX];
+    uint32_t missed_next;
 };
 
 #endif

@@ -299,7 +299,7 @@ class Streams:
         rng = random.Random(i)
         turn = i
         while not self.over.is_set() and not self.wrong:
-            name = self.hosts.routers[turn % len(self.hosts.routers)]
+            name = self.hosts.routers[i % len(self.hosts.routers)]  # always the same: a router that hangs holds only its own clients
             body, want = self.known.cases[turn % len(self.known.cases)]
             turn += 1
             place = rng.choice([None, "local", "remote", "remote"])
@@ -312,13 +312,13 @@ class Streams:
                 if name not in self.excused:
                     self.fail(f"{name}: {e!r} after {time.monotonic() - start:.1f} s, {place}")
                 with self.lock:
-                    self.broken.append(name)
+                    self.broken.append(repr(e))
                 self.over.wait(0.2)
             except Refused as e:
                 if name not in self.excused:
                     self.fail(f"{name}, {place}: {e} after {time.monotonic() - start:.1f} s")
                 with self.lock:
-                    self.broken.append(name)
+                    self.broken.append(str(e))
                 self.over.wait(0.2)
             except BaseException as e:
                 self.fail(f"{name}, {place}: {e}")

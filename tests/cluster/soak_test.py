@@ -33,14 +33,12 @@ class Gauge:
     def tell(self, start_fds):
         for n in self.names:
             rows = self.rows[n]
-            quarter = max(1, len(rows) // 4)
-            first, last = rows[:quarter], rows[-quarter:]
-            early, late = (sorted(r[1] for r in part)[len(part) // 2] for part in (first, last))
-            hours = max(last[0][0] - first[0][0], 1) / 3600
+            size = max(1, len(rows) // 4)
+            quarters = [sorted(r[1] for r in rows[k * size:(k + 1) * size])[size // 2] for k in range(4)] if len(rows) >= 4 else [rows[0][1], rows[-1][1]]
             fds = self.read(n)[2]
-            print(f"        {n}: {early / 2**20:.1f} MiB early, {late / 2**20:.1f} MiB late ({(late - early) / 2**20 / hours:+.1f} MiB/h), descriptors "
-                  f"{start_fds[n]} before, {max(r[2] for r in rows)} at most, {fds} at rest")
-            assert late - early < FLAT_BYTES, f"{n} grows: {early} to {late} bytes"
+            print(f"        {n}: resident by quarters {', '.join(f'{q / 2**20:.1f}' for q in quarters)} MiB, descriptors {start_fds[n]} before, "
+                  f"{max(r[2] for r in rows)} at most, {fds} at rest")
+            assert quarters[-1] - quarters[0] < FLAT_BYTES, f"{n} grows: {quarters}"
             assert fds <= start_fds[n] + FLAT_FDS, f"{n}: {fds} descriptors at rest, {start_fds[n]} before"
 
 
@@ -64,6 +62,7 @@ class Nemesis:
         getattr(self, "do_" + kind)(name, seconds)
         if name == "router-0":
             h.ready(name)
+            time.sleep(1)  # for clients that are still to hear of it
             self.load.excused.discard(name)
 
     def do_kill(self, name, seconds):

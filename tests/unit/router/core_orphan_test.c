@@ -171,6 +171,43 @@ static void test_a_request_that_kills_its_workers_is_given_up(void **state)
     idle_and_gone(&b);
 }
 
+/* Those that come while the only worker is away wait as long as those that it had; a worker that left on purpose is not waited for. */
+static void test_requests_that_come_a_moment_after_the_loss(void **state)
+{
+    (void)state;
+    for (int how = 0; how < 3; how++) {
+        struct bench b;
+        setup(&b, NULL);
+        life_up(&b, 10, "decode-0", 500);
+        if (how == 2)
+            step(&b, (struct rtr_event){.type = RTR_EV_WORKER_CARD, .worker = 10,
+                                        .card = &(struct msg_card){.role = MSG_ROLE_DECODE, .epoch = 500, .draining = true}});
+        down(&b, 10);
+        uint64_t lost = b.now;
+        b.now += 1000000;
+        ask(&b, 1, 3, 1);
+        if (how == 2) {
+            assert_int_equal(act(&b, 0, RTR_ACT_REJECT)->status, KVS_BUSY_NO_WORKER);
+            rtr_destroy(b.r);
+            continue;
+        }
+        assert_int_equal(b.n, 0);
+        assert_int_equal(rtr_deadline_us(b.r), lost + 2500000);
+        if (how == 0) {
+            life_up(&b, 11, "decode-0", 501);
+            assert_int_equal(act(&b, 0, RTR_ACT_GENERATE)->worker, 11);
+            step(&b, (struct rtr_event){.type = RTR_EV_GONE, .id = 1});
+        } else {
+            tick_at(&b, lost + 2500000);
+            assert_int_equal(act(&b, 0, RTR_ACT_FINISH)->status, KVS_BUSY_NO_WORKER);
+            assert_true(b.acts[0].retry_after_s >= 1);
+            ask(&b, 2, 3, 1); /* nobody hopes any more */
+            assert_int_equal(act(&b, 0, RTR_ACT_REJECT)->status, KVS_BUSY_NO_WORKER);
+        }
+        idle_and_gone(&b);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -178,6 +215,7 @@ int main(void)
         cmocka_unit_test(test_nowhere_to_go_on_is_an_error_in_time),
         cmocka_unit_test(test_orphans_go_on_when_a_worker_comes),
         cmocka_unit_test(test_streams_lost_together_kill_nobody),
+        cmocka_unit_test(test_requests_that_come_a_moment_after_the_loss),
         cmocka_unit_test(test_a_request_that_breaks_its_streams_is_given_up),
         cmocka_unit_test(test_a_request_that_kills_its_workers_is_given_up),
     };
