@@ -19,7 +19,7 @@ SLOWLY = {"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:8@1+"}
 SAMPLED = {"temperature": 0.9, "top_p": 0.95, "seed": 77}
 OTHER = {"decode-0": "decode-1", "decode-1": "decode-0"}
 RANDOM = os.path.join(SHARED, "models", "random")
-USUAL = ["tiny-llama-yarn", "tiny-wide-q4_k", "tiny-gemma3", "tiny-deepseek2"]
+USUAL = ["tiny-llama-yarn", "tiny-wide-q4_k", "tiny-gemma3", "tiny-mamba", "tiny-deepseek2", "tiny-falcon-h1"]  # blocks, windows, states, latents, hybrids
 
 
 def plain(name):
