@@ -150,6 +150,7 @@ static void keep(struct dcw *d, const struct dcw_event *ev, uint64_t now_us)
         if (!have->until_us && !k)
             k = have;
     }
+    d->keep_due_us = 0; /* look anew */
     if (k)
         *k = (struct dcw_keep){.conn = ev->conn, .request = ev->request, .attempt = ev->abort.attempt, .until_us = now_us + d->keep_us};
 }
@@ -157,6 +158,9 @@ static void keep(struct dcw *d, const struct dcw_event *ev, uint64_t now_us)
 /* All of a connection (request 0), or that request's up to that attempt. */
 static void let_go(struct dcw *d, uint64_t conn, uint64_t request, uint32_t attempt)
 {
+    if (d->keep_due_us == UINT64_MAX)
+        return; /* there are none */
+    d->keep_due_us = 0;
     for (uint32_t i = 0; i < d->calls_max; i++) {
         struct dcw_keep *k = &d->keeps[i];
         if (k->until_us && k->conn == conn && (request == 0 || (k->request == request && k->attempt <= attempt)))
@@ -359,7 +363,8 @@ void dcw_step(struct dcw *d, const struct dcw_event *ev, uint64_t now_us)
     settle(d, now_us);
     wrk_sched_admit(d->sched);
     settle(d, now_us);
-    d->keep_due_us = expire_keeps(d, now_us);
+    if (d->keep_due_us <= now_us)
+        d->keep_due_us = expire_keeps(d, now_us);
     flush_tokens(d);
     flush_ends(d);
 }
