@@ -204,9 +204,6 @@ static kvs_status check_options(const struct eng_model *m, const struct kvc_layo
         (l->block_tokens & (l->block_tokens - 1)) != 0) {
         return kvs_fail(err, KVS_SELF_INTERNAL, "the KV layout belongs to another model");
     }
-    if (l->kv_type != KVC_F32 && l->kv_type != KVC_F16) {
-        return kvs_fail(err, KVS_SELF_CONFIG, "this engine keeps no KV in %s", kvc_type_name(l->kv_type));
-    }
     for (uint32_t i = 0; i < l->group_count; i++) {
         const struct kvc_group *g = &l->group[i];
         if (!group_fits(c, g)) {

@@ -27,12 +27,15 @@ struct eng_kv_view eng_kv_view_of(const struct eng_ctx *c, uint32_t layer, uint3
                                 .key_dim = g->key_dim,
                                 .value_dim = latent ? c->m->card.latent.kv_rank : g->value_dim,
                                 .type = c->layout.kv_type,
+                                .value_offset = g->value_offset,
+                                .key_scale_offset = g->key_scale_offset,
+                                .value_scale_offset = g->value_scale_offset,
                                 .latent = latent};
 }
 
 float eng_kv_limit(kvc_type type, float limit)
 {
-    return type == KVC_F16 ? 65520.0f : limit;
+    return type == KVC_F16 ? 65520.0f : type == KVC_Q8_0 ? ENG_Q8_LIMIT : limit;
 }
 
 void eng_rotate_row(const struct eng_run *r, uint32_t row, uint32_t layer, float *x, uint32_t heads, uint32_t head_dim)

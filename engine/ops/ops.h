@@ -22,6 +22,7 @@
 #define ENG_BLOCK 32u           /* activations that share one scale */
 #define ENG_ATTN_ROWS 64u       /* most query rows of one attention task */
 #define ENG_SCORE_LIMIT 0x1p56f /* |q| and |k| stay below, so that no score can overflow (key_dim <= 1024) */
+#define ENG_Q8_LIMIT 8.0e6f     /* |k| and |v| in 8-bit pages stay below, so that their scale fits f16 */
 #define ENG_HEAD_DIM_MAX 1024u
 
 /* A matrix of `rows` outputs by `cols` inputs, packed. */
@@ -49,6 +50,7 @@ struct eng_kv_view {
     uint32_t block_tokens, block_shift; /* a power of two and its logarithm */
     uint32_t key_dim, value_dim;
     kvc_type type;
+    uint64_t value_offset, key_scale_offset, value_scale_offset; /* Q8_0 only: as in kvc_group */
     bool latent; /* rows of key_dim elements, [token][key_dim]; the values are the first value_dim of them */
 };
 

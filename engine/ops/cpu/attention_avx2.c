@@ -197,6 +197,10 @@ static __attribute__((noinline)) void values(const struct tile *t, uint32_t dim,
 static void copy_run(const struct eng_kv_view *kv, const void *page, uint32_t n, float *k, float *v)
 {
     size_t bt = kv->block_tokens, kd = kv->key_dim, vd = kv->value_dim;
+    if (kv->type == KVC_Q8_0) {
+        eng_avx2_q8_run(kv, page, 0, n, k, v);
+        return;
+    }
     for (size_t d = 0; d < kd; d++) {
         for (size_t t = 0; t < n; t++) {
             k[d * ENG_TILE + t] = kv->type == KVC_F16 ? eng_f16_to_f32(((const uint16_t *)page)[d * bt + t])
@@ -254,8 +258,8 @@ static void widen(const uint16_t *from, size_t stride, uint32_t rows, uint32_t n
 static struct tile tile_of(const struct eng_kv_view *kv, uint32_t t0, uint32_t first, uint32_t keys, uint32_t rows,
                            struct eng_scratch *s)
 {
-    struct tile t;
-    if (kv->latent) {
+    struct tile t = {.k = s->k_tile, .v = s->v_tile, .k_stride = ENG_TILE, .v_stride = kv->value_dim};
+    if (kv->latent && kv->type != KVC_Q8_0) {
         return tile_latent(kv, t0, keys, s);
     }
     if (kv->block_tokens < ENG_TILE) {
@@ -264,6 +268,10 @@ static struct tile tile_of(const struct eng_kv_view *kv, uint32_t t0, uint32_t f
     }
     size_t es = kv->type == KVC_F16 ? 2 : 4, inside = t0 & (kv->block_tokens - 1);
     const uint8_t *page = eng_kv_page(kv, t0 >> kv->block_shift);
+    if (kv->type == KVC_Q8_0) {
+        eng_avx2_q8_run(kv, page, (uint32_t)inside, ENG_TILE, s->k_tile, s->v_tile);
+        return t;
+    }
     t.half = kv->type == KVC_F16;
     t.k = page + inside * es;
     t.v = page + ((size_t)kv->block_tokens * kv->key_dim + inside * kv->value_dim) * es;

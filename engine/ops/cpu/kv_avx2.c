@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/ops/cpu/avx2.h"
 #include "engine/ops/cpu/cpu.h"
+#include "engine/ops/q8.h"
 
 static void write_f32(const struct eng_kv_view *kv, float *page, uint32_t t, const float *k, const float *v)
 {
@@ -37,7 +38,9 @@ void eng_avx2_kv_write(const struct eng_kv_view *kv, uint32_t pos, const float *
 {
     void *page = eng_kv_page(kv, pos >> kv->block_shift);
     uint32_t t = pos & (kv->block_tokens - 1);
-    if (kv->latent && kv->type == KVC_F16) {
+    if (kv->type == KVC_Q8_0) {
+        eng_q8_write(kv, pos, k, v);
+    } else if (kv->latent && kv->type == KVC_F16) {
         narrow(k, kv->key_dim, (uint16_t *)page + (size_t)t * kv->key_dim);
     } else if (kv->latent) {
         memcpy((float *)page + (size_t)t * kv->key_dim, k, kv->key_dim * sizeof *k);

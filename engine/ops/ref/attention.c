@@ -3,7 +3,16 @@
  * tiles relate; the tile and segment boundaries of the contract are applied to positions alone.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/ops/ref/ref.h"
+#include "engine/ops/q8.h"
 #include "engine/ops/scalar.h"
+
+/* The f16 scale of a code, times the code. */
+static float scaled(const uint8_t *p, uint64_t scale_offset, uint64_t scale_index, uint64_t code_offset)
+{
+    uint16_t h;
+    memcpy(&h, p + scale_offset + 2 * scale_index, 2);
+    return eng_f16_to_f32(h) * (float)(int8_t)p[code_offset];
+}
 
 static float element(const uint8_t *p, kvc_type type, uint64_t index)
 {
@@ -40,9 +49,37 @@ static uint64_t value_index(const struct eng_kv_view *kv, uint32_t pos, uint32_t
                : (uint64_t)kv->block_tokens * kv->key_dim + (uint64_t)(pos % kv->block_tokens) * kv->value_dim + dim;
 }
 
+static float key_at(const struct eng_kv_view *kv, const uint8_t *p, uint32_t pos, uint32_t dim)
+{
+    uint64_t t = pos % kv->block_tokens, group = dim / KVC_SCALE_DIMS;
+    if (kv->type != KVC_Q8_0) {
+        return element(p, kv->type, key_index(kv, pos, dim));
+    }
+    return scaled(p, kv->key_scale_offset,
+                  kv->latent ? t * eng_q8_scales(kv->key_dim) + group : group * kv->block_tokens + t,
+                  key_index(kv, pos, dim));
+}
+
+static float value_at(const struct eng_kv_view *kv, const uint8_t *p, uint32_t pos, uint32_t dim)
+{
+    uint64_t t = pos % kv->block_tokens;
+    if (kv->type != KVC_Q8_0) {
+        return element(p, kv->type, value_index(kv, pos, dim));
+    }
+    if (kv->latent) {
+        return key_at(kv, p, pos, dim);
+    }
+    return scaled(p, kv->value_scale_offset, t * eng_q8_scales(kv->value_dim) + dim / KVC_SCALE_DIMS,
+                  kv->value_offset + t * kv->value_dim + dim);
+}
+
 void eng_ref_kv_write(const struct eng_kv_view *kv, uint32_t pos, const float *k, const float *v)
 {
     uint8_t *p = eng_kv_page(kv, pos / kv->block_tokens);
+    if (kv->type == KVC_Q8_0) {
+        eng_q8_write(kv, pos, k, v);
+        return;
+    }
     for (uint32_t d = 0; d < kv->key_dim; d++) {
         element_set(p, kv->type, key_index(kv, pos, d), k[d]);
     }
@@ -60,7 +97,7 @@ static void tile(const struct eng_kv_view *kv, uint32_t t0, uint32_t first, uint
         const uint8_t *p = eng_kv_page(kv, (t0 + j) / kv->block_tokens);
         float acc = 0.0f;
         for (uint32_t d = 0; d < kv->key_dim; d++) {
-            acc = fmaf(element(p, kv->type, key_index(kv, t0 + j, d)), q[d], acc);
+            acc = fmaf(key_at(kv, p, t0 + j, d), q[d], acc);
         }
         score[j] = acc * scale;
         tile_max = score[j] > tile_max ? score[j] : tile_max;
@@ -78,7 +115,7 @@ static void tile(const struct eng_kv_view *kv, uint32_t t0, uint32_t first, uint
         float e = eng_exp(score[j] - m);
         lanes[j & 15u] = lanes[j & 15u] + e;
         for (uint32_t d = 0; d < kv->value_dim; d++) {
-            o[d] = fmaf(e, element(p, kv->type, value_index(kv, t0 + j, d)), o[d]);
+            o[d] = fmaf(e, value_at(kv, p, t0 + j, d), o[d]);
         }
     }
 }

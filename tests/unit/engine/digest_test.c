@@ -201,6 +201,25 @@ static void add_gates_and_windows(struct lines *l, const struct eng_ops *ops)
         ops_attention(ops, &c, out, NULL, NULL);
         add(l, "attention-window", half ? "f16" : "f32", out, sizeof out);
     }
+    for (int latent = 0; latent < 2; latent++) {
+        struct attn_case c = {.key_dim = 72,
+                              .value_dim = 40,
+                              .block_tokens = 64,
+                              .last = 700,
+                              .count = 20,
+                              .heads = 3,
+                              .type = KVC_Q8_0,
+                              .latent = latent != 0,
+                              .values = KIND_PLAIN,
+                              .seed = 20};
+        static float out[20 * 40];
+        uint8_t *pages;
+        size_t bytes;
+        ops_attention(ops, &c, out, &pages, &bytes);
+        add(l, latent ? "attention-latent" : "attention", "q8_0", out, sizeof out);
+        add(l, latent ? "pages-latent" : "pages", "q8_0", pages, bytes);
+        free(pages);
+    }
 }
 
 static void collect(struct lines *l, const struct eng_ops *ops)

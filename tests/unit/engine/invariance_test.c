@@ -125,7 +125,7 @@ static bool can_run(const char *isa)
 
 static void check_sample(const char *name, const struct sample *s)
 {
-    for (int kv = 0; kv < 2; kv++) {
+    for (kvc_type kv = KVC_F32; kv <= KVC_Q8_0; kv++) {
         uint64_t want = 0;
         uint32_t runs = 0;
         for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
@@ -133,7 +133,7 @@ static void check_sample(const char *name, const struct sample *s)
                 continue;
             }
             struct rig_options o = {.isa = ways[i].isa,
-                                    .kv = kv ? KVC_F16 : KVC_F32,
+                                    .kv = kv,
                                     .block = ways[i].block,
                                     .group_layers = ways[i].group_layers,
                                     .threads = ways[i].threads};
@@ -148,7 +148,7 @@ static void check_sample(const char *name, const struct sample *s)
                 fail_msg("%s: %s in a batch with others (seed %zu) differs", name, ways[i].isa, 1000 + i);
             }
         }
-        print_message("%s kv %s: %u ways, digest %016llx\n", name, kv ? "f16" : "f32", runs, (unsigned long long)want);
+        print_message("%s kv %s: %u ways, digest %016llx\n", name, kvc_type_name(kv), runs, (unsigned long long)want);
     }
 }
 

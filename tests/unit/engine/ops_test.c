@@ -230,7 +230,7 @@ static void test_attention(void **state)
                               .last = lasts[kvs_rng_below(&r, 17)],
                               .count = 1 + (uint32_t)kvs_rng_below(&r, i % 3 == 0 ? 64 : 9),
                               .heads = 1 + (uint32_t)kvs_rng_below(&r, 5),
-                              .type = i % 2 ? KVC_F16 : KVC_F32,
+                              .type = (kvc_type)(i % 3),
                               .values = i % 5 == 0 ? KIND_WIDE : KIND_PLAIN,
                               .seed = kvs_rng_next(&r)};
         if (i >= 300 && i < 400) { /* rows of one latent, 576 as large models have it once */
@@ -258,6 +258,54 @@ static void test_attention(void **state)
         }
         free(out[0]);
         free(out[1]);
+    }
+}
+
+/* 8-bit pages as layout.h describes them: each number is half a step off at most, and the largest of 32 sets the step. */
+static void test_eight_bit_pages(void **state)
+{
+    (void)state;
+    struct kvs_rng r = {.state = 59};
+    for (uint32_t i = 0; i < 60; i++) {
+        enum { KEY = 72, VALUE = 40, TOKENS = 16, KEY_SCALES = TOKENS * (KEY + VALUE) };
+        enum { VALUE_SCALES = KEY_SCALES + 2 * TOKENS * 3, BYTES = VALUE_SCALES + 2 * TOKENS * 2 };
+        static uint8_t page[2][(BYTES + 63) / 64 * 64];
+        const uint32_t zero = 0;
+        float k[KEY], v[VALUE];
+        uint32_t at = (uint32_t)kvs_rng_below(&r, TOKENS);
+        ops_fill(&r, k, KEY, (kind)(i % 3));
+        ops_fill(&r, v, VALUE, (kind)(i % 3));
+        memset(page, 0, sizeof page);
+        for (uint32_t t = 0; t < table_count; t++) {
+            struct eng_kv_view view = {.base = page[t],
+                                       .page = &zero,
+                                       .block_tokens = TOKENS,
+                                       .block_shift = 4,
+                                       .key_dim = KEY,
+                                       .value_dim = VALUE,
+                                       .type = KVC_Q8_0,
+                                       .value_offset = TOKENS * KEY,
+                                       .key_scale_offset = KEY_SCALES,
+                                       .value_scale_offset = VALUE_SCALES};
+            tables[t]->kv_write(&view, at, k, v);
+            assert_memory_equal(page[t], page[0], BYTES);
+        }
+        for (uint32_t d = 0; d < KEY + VALUE; d++) {
+            bool key = d < KEY;
+            uint32_t e = key ? d : d - KEY, first = e / 32 * 32, end = key ? KEY : VALUE;
+            size_t scale = key ? KEY_SCALES + 2 * (e / 32 * TOKENS + at) : VALUE_SCALES + 2 * (at * 2 + e / 32);
+            int8_t code = (int8_t)page[0][key ? d * TOKENS + at : TOKENS * KEY + at * VALUE + e];
+            const float *x = key ? k : v;
+            uint16_t half;
+            double most = 0;
+            memcpy(&half, page[0] + scale, 2);
+            for (uint32_t j = first; j < first + 32 && j < end; j++) {
+                most = fmax(most, fabs((double)x[j]));
+            }
+            double step = (double)eng_f16_to_f32(half), tiny = 0x1p-25; /* half of f16's least step */
+            assert_true(fabs(step - most / 127) <= most / 127 * 0x1p-11 + tiny);
+            assert_true(fabs((double)x[e] - step * code) <= step * 0.5 + most * 0x1p-10 + 127 * tiny);
+        }
     }
 }
 
@@ -362,7 +410,8 @@ static void test_latent_equals_shared_keys(void **state)
                               .last = (uint32_t)kvs_rng_below(&r, 700),
                               .count = 9,
                               .heads = 3,
-                              .type = i % 2 ? KVC_F16 : KVC_F32,
+                              .type = i % 2 ? KVC_F16
+                                            : KVC_F32, /* 8 bits: the last value dims share their scale with fewer */
                               .values = KIND_PLAIN,
                               .seed = kvs_rng_next(&r),
                               .shared = true};
@@ -459,6 +508,7 @@ int main(void)
         cmocka_unit_test(test_exp),
         cmocka_unit_test(test_attention),
         cmocka_unit_test(test_window_is_right),
+        cmocka_unit_test(test_eight_bit_pages),
         cmocka_unit_test(test_gates),
         cmocka_unit_test(test_latent_equals_shared_keys),
         cmocka_unit_test(test_attention_ignores_block_size),

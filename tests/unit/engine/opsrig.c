@@ -223,8 +223,13 @@ void ops_attention(const struct eng_ops *ops, const struct attn_case *c, float *
 {
     struct kvs_rng r = {.state = c->seed};
     uint32_t blocks = c->last / c->block_tokens + 1, shift = 0;
-    size_t page_bytes =
-        (size_t)c->block_tokens * (c->key_dim + (c->latent ? 0 : c->value_dim)) * (c->type == KVC_F16 ? 2 : 4);
+    uint32_t value_dim = c->latent ? 0 : c->value_dim;
+    size_t page_bytes = (size_t)c->block_tokens * (c->key_dim + value_dim) * kvc_element_bytes(c->type);
+    size_t key_scales = (page_bytes + 1) / 2 * 2,
+           value_scales = key_scales + 2 * c->block_tokens * ((c->key_dim + 31) / 32);
+    if (c->type == KVC_Q8_0) {
+        page_bytes = value_scales + 2 * c->block_tokens * ((value_dim + 31) / 32);
+    }
     uint8_t *pages = calloc(blocks, page_bytes); /* exactly as long as needed: a sanitizer sees a step beyond */
     uint32_t *table = calloc(blocks, sizeof *table);
     while (1u << shift < c->block_tokens) {
@@ -241,6 +246,9 @@ void ops_attention(const struct eng_ops *ops, const struct attn_case *c, float *
                              .key_dim = c->key_dim,
                              .value_dim = c->value_dim,
                              .type = c->type,
+                             .value_offset = (uint64_t)c->block_tokens * c->key_dim,
+                             .key_scale_offset = key_scales,
+                             .value_scale_offset = value_scales,
                              .latent = c->latent};
     float *q = calloc((size_t)c->count * c->key_dim, sizeof *q);
     struct eng_attn_rows rows;
