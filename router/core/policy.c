@@ -204,12 +204,14 @@ static bool calmer(const struct pick *a, const struct pick *b)
     double more = a->cost.step_s - b->cost.step_s, least = more > 0 ? b->cost.step_s : a->cost.step_s;
     if (more > BAND_SHARE * least || -more > BAND_SHARE * least)
         return more < 0;
+    if (!a->prefill != !b->prefill)
+        return a->prefill != NULL; /* the decode worker stays free for those who come next */
     uint64_t ta = outstanding(a->decode), tb = outstanding(b->decode);
     if (ta != tb)
         return ta < tb;
     if (a->decode != b->decode)
         return a->decode->given < b->decode->given;
-    if (!a->prefill != !b->prefill || !a->prefill)
+    if (!a->prefill)
         return a->cost.ttft_s < b->cost.ttft_s;
     ta = outstanding(a->prefill), tb = outstanding(b->prefill);
     return ta != tb ? ta < tb : a->prefill->given < b->prefill->given;

@@ -3,7 +3,8 @@
  *
  * Every pair (decode worker, linked prefill worker or itself) and every fetch of a longer prefix from a linked worker is a candidate; its cost
  * is predicted in seconds (cost.h). Of the candidates the ones with the least time to first token are taken (within 5 % and a millisecond they
- * count as equal), of these the one whose decode worker then has the shortest step, then the fewest outstanding tokens, then the fewest turns.
+ * count as equal), of these the one whose decode worker then has the shortest step, then one that reads the prompt elsewhere (the decode worker
+ * stays free for those who come next), then the fewest outstanding tokens, then the fewest turns.
  * Before that come, in this order: a decode worker that is not suspect; the placement that was asked for; streams that stay inside their
  * target for the time of a token.
  * SPDX-License-Identifier: Apache-2.0 */

@@ -219,20 +219,30 @@ static void test_prompts_leave_a_worker_that_has_streams(void **state)
     up(&b, 20, "p", MSG_ROLE_PREFILL);
     load(&b, 20, (struct told){0}, 1000000);
     load(&b, 10, (struct told){.peer = {"p"}, .byte_s = 1e-9, .latency_s = 2e-3}, 1000000);
-    assert_null((choose(&b), b.place.prefill)); /* nobody waits for tokens there: no reason to travel */
-    near(b.place.option[1].cost.exposed_s, 0.002 + 0.003); /* 104 tokens of the last chunk: at most 3 blocks */
+    b.ask.prompt_tokens = 30; /* 0.030 against 0.033: more than 5 % and a millisecond */
+    assert_null((choose(&b), b.place.prefill));
+    b.ask.prompt_tokens = 1000; /* 1.000 against 1.005: as good, and the decode worker stays free */
+    assert_string_equal(choose(&b)->prefill, "p");
+    near(b.place.option[0].cost.exposed_s, 0.002 + 0.003); /* 128 tokens of the last chunk: at most 3 blocks */
+    assert_string_equal(b.place.option[1].prefill, "");
+    assert_false(b.place.option[1].slow);
     load(&b, 10, (struct told){.peer = {"p"}, .byte_s = 1e-9, .latency_s = 2e-3, .running = 1, .context = 500}, 1000000);
-    const struct rtr_option *o = choose(&b); /* a chunk of 128 tokens would hold up its stream for 0.128 s */
+    b.ask.prompt_tokens = 200; /* 0.202 against 0.205, and a chunk of 128 tokens would hold up its stream for 0.128 s */
+    assert_string_equal(choose(&b)->prefill, "p");
+    b.ask.prompt_tokens = 1000;
+    const struct rtr_option *o = choose(&b);
     assert_string_equal(o->prefill, "p");
     assert_false(o->slow);
     assert_true(b.place.option[1].slow);
     near(o->cost.ttft_s, 1.0 + 0.005);
     near(o->cost.step_s, 0.012);
-    b.ask.prompt_tokens = 50; /* 50 ms: short enough, and 0.05 against 0.052 and a link */
+    load(&b, 10, (struct told){.peer = {"p"}, .byte_s = 1e-9, .latency_s = 9e-3, .running = 1, .context = 500}, 1000000);
+    b.ask.prompt_tokens = 30; /* 30 ms: short enough, and 0.031 against 0.040 */
     assert_null((choose(&b), b.place.prefill));
     b.ask.step_max_us = 0; /* no target: the stream may be held up */
-    b.ask.prompt_tokens = 200; /* 0.202 against 0.205 */
+    b.ask.prompt_tokens = 20;
     assert_null((choose(&b), b.place.prefill));
+    b.ask.prompt_tokens = 200;
     b.f.workers[1].suspect = true;
     b.ask.step_max_us = 100000;
     assert_null((choose(&b), b.place.prefill));
