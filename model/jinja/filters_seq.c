@@ -258,8 +258,10 @@ static bool f_sum(struct jin_run *r, const struct jin_value *v, const struct jin
 static struct jin_args rest(const struct jin_args *a, size_t skip)
 {
     struct jin_args b = *a;
-    b.values += skip;
-    b.count -= skip;
+    if (skip > 0) { /* without arguments there is no array to step along */
+        b.values += skip;
+        b.count -= skip;
+    }
     return b;
 }
 
