@@ -353,6 +353,8 @@ static bool raise_exception(struct jin_run *r, const struct jin_args *a)
         return jin_fail(r, "raise_exception takes one argument");
     if (!jin_to_str(r, &a->values[0], &s))
         return false;
+    if (s.len == 0) /* an error without a word helps nobody */
+        return jin_fail(r, "the template raised an exception without a message");
     if (r->status == KVS_OK)
         r->status = kvs_fail(r->err, KVS_REQ_INVALID, "%.*s", s.len < 1000 ? (int)s.len : 1000, s.u.text);
     return false;

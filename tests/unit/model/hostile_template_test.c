@@ -147,6 +147,7 @@ static void test_depth_without_end(void **state)
          "{% set b.s = [b.s] %}{% endfor %}{{ a.s < b.s }}",
          "nested too deeply"},
         {"{% set ns = namespace() %}{% set ns.me = ns %}{{ ns }}", "nested too deeply"},
+        {"{{ raise_exception(nobody) }}", "raised an exception without a message"},
     };
     refuse_all(all, sizeof all / sizeof all[0], KVS_REQ_INVALID);
 }
