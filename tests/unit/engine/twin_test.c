@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "base/rng.h"
+#include "engine/model.h"
 #include "engine/ops/ops.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/unit/engine/rig.h"
@@ -149,7 +150,20 @@ static void state_layer(struct maker *m, uint32_t l, bool channels)
     matrix(m, l, "ssm_out.weight", INNER, WIDTH, 1);
 }
 
-static void state_model(struct maker *m)
+/* 8 experts of 32, and a shared one of 64. */
+static void mixture(struct maker *m, uint32_t l)
+{
+    norm(m, l, "ffn_norm.weight", WIDTH);
+    floats(m, l, "ffn_gate_inp.weight", WIDTH, 8, 0, 0.5f);
+    matrix(m, l, "ffn_gate_exps.weight", WIDTH, 32, 8);
+    matrix(m, l, "ffn_up_exps.weight", WIDTH, 32, 8);
+    matrix(m, l, "ffn_down_exps.weight", 32, WIDTH, 8);
+    matrix(m, l, "ffn_gate_shexp.weight", WIDTH, 64, 1);
+    matrix(m, l, "ffn_up_shexp.weight", WIDTH, 64, 1);
+    matrix(m, l, "ffn_down_shexp.weight", 64, WIDTH, 1);
+}
+
+static void state_model(struct maker *m, bool experts)
 {
     bool channels = strcmp(m->arch, "mamba") == 0, falcon = strcmp(m->arch, "falcon-h1") == 0,
          granite = strcmp(m->arch, "granitehybrid") == 0;
@@ -164,7 +178,12 @@ static void state_model(struct maker *m)
     }
     if (falcon || granite) {
         key(m, "attention.head_count", 4);
-        key(m, "feed_forward_length", 96);
+        key(m, "feed_forward_length", experts ? 32 : 96);
+    }
+    if (experts) {
+        key(m, "expert_count", 8);
+        key(m, "expert_used_count", 3);
+        key(m, "expert_shared_feed_forward_length", 64);
     }
     if (falcon) {
         key(m, "attention.head_count_kv", 2);
@@ -185,7 +204,9 @@ static void state_model(struct maker *m)
         if (!granite || l == 0) {
             state_layer(m, l, channels);
         }
-        if (falcon || granite) {
+        if (experts) {
+            mixture(m, l);
+        } else if (falcon || granite) {
             feed_forward(m, l, 96);
         }
     }
@@ -266,18 +287,28 @@ static void latent_model(struct maker *m, bool lite)
             feed_forward(m, l, 96);
             continue;
         }
-        norm(m, l, "ffn_norm.weight", WIDTH);
-        floats(m, l, "ffn_gate_inp.weight", WIDTH, 8, 0, 0.5f);
-        matrix(m, l, "ffn_gate_exps.weight", WIDTH, 32, 8);
-        matrix(m, l, "ffn_up_exps.weight", WIDTH, 32, 8);
-        matrix(m, l, "ffn_down_exps.weight", 32, WIDTH, 8);
-        matrix(m, l, "ffn_gate_shexp.weight", WIDTH, 64, 1);
-        matrix(m, l, "ffn_up_shexp.weight", WIDTH, 64, 1);
-        matrix(m, l, "ffn_down_shexp.weight", 64, WIDTH, 1);
+        mixture(m, l);
         if (!lite) {
             floats(m, l, "exp_probs_b.bias", 8, 1, 0, 0.1f);
         }
     }
+}
+
+static uint8_t *file_of(const char *model, bool quantized, size_t *size_out)
+{
+    bool latent = strncmp(model, "deepseek2", 9) == 0;
+    struct maker m = {.w = tst_gguf_create(3, 0),
+                      .rng = {.state = 77},
+                      .arch = latent                                     ? "deepseek2"
+                              : strncmp(model, "granitehybrid", 13) == 0 ? "granitehybrid"
+                                                                         : model,
+                      .quantized = quantized};
+    if (latent) {
+        latent_model(&m, strcmp(model, "deepseek2 lite") == 0);
+    } else {
+        state_model(&m, strcmp(model, "granitehybrid mixture") == 0);
+    }
+    return tst_gguf_finish(m.w, size_out, NULL);
 }
 
 static void logits_of(const char *model, bool quantized, const char *isa, uint32_t chunk, float *out)
@@ -285,15 +316,7 @@ static void logits_of(const char *model, bool quantized, const char *isa, uint32
     size_t size;
     struct rig r;
     int32_t ids[TOKENS];
-    bool latent = strncmp(model, "deepseek2", 9) == 0;
-    struct maker m = {
-        .w = tst_gguf_create(3, 0), .rng = {.state = 77}, .arch = latent ? "deepseek2" : model, .quantized = quantized};
-    if (latent) {
-        latent_model(&m, strcmp(model, "deepseek2 lite") == 0);
-    } else {
-        state_model(&m);
-    }
-    uint8_t *file = tst_gguf_finish(m.w, &size, NULL);
+    uint8_t *file = file_of(model, quantized, &size);
     for (uint32_t i = 0; i < TOKENS; i++) {
         ids[i] = (int32_t)(i * 37 % VOCAB);
     }
@@ -307,7 +330,8 @@ static void logits_of(const char *model, bool quantized, const char *isa, uint32
 static void test_twins(void **state)
 {
     (void)state;
-    static const char *const names[] = {"mamba", "mamba2", "granitehybrid", "falcon-h1", "deepseek2", "deepseek2 lite"};
+    static const char *const names[] = {"mamba",     "mamba2",    "granitehybrid", "granitehybrid mixture",
+                                        "falcon-h1", "deepseek2", "deepseek2 lite"};
     static float plain[TOKENS * VOCAB], blocks[TOKENS * VOCAB], other[TOKENS * VOCAB];
     bool fast = eng_ops_best() != NULL && eng_ops_best() != &eng_ops_ref;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
@@ -328,8 +352,33 @@ static void test_twins(void **state)
     }
 }
 
+/* YaRN in deepseek2: rotations keep their length, the magnitude (1 + multiplier * ln factor) is squared in the scores' scale. */
+static void test_stretched_context(void **state)
+{
+    (void)state;
+    size_t size;
+    struct rig r;
+    uint8_t *file = file_of("deepseek2", true, &size);
+    rig_open(&r, file, size, &(struct rig_options){.kv = KVC_F32, .context = 128});
+    double magnitude = 1.0 + 0.1 * log(4.0), scale = magnitude * magnitude / sqrt(NOPE + ROPE);
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        assert_true(fabs((double)r.model->layer[l].attention.scale - scale) < 1e-6);
+    }
+    const struct eng_rotation *t = &r.model->rotation[0];
+    for (uint32_t i = 0; i < 128 * ROPE / 2; i++) {
+        double c = (double)t->cosines[i], s = (double)t->sines[i];
+        assert_true(fabs(c * c + s * s - 1.0) < 1e-6);
+    }
+    /* The slowest pair turns by the fourth part of its angle, the fastest by all of it. */
+    uint32_t slow = 127 * ROPE / 2 + ROPE / 2 - 1, fast = 127 * ROPE / 2;
+    assert_true(fabs((double)t->sines[slow] - sin(127.0 * pow(10000.0, -14.0 / 16.0) / 4.0)) < 1e-6);
+    assert_true(fabs((double)t->sines[fast] - sin(127.0)) < 1e-6);
+    rig_close(&r);
+    free(file);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_twins)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_twins), cmocka_unit_test(test_stretched_context)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
