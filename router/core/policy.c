@@ -11,6 +11,7 @@
 #define BAND_SHARE 0.05
 #define BAND_S 1e-3
 #define NEVER_S 1e30
+#define SOURCES_MAX 8u /* whom a prefix may be fetched from: of many, those that have most of it */
 
 /* A worker as the reader of this prompt. */
 struct reader {
@@ -24,6 +25,8 @@ struct rtr_policy {
     uint32_t workers_max;
     struct reader *reader;
     const struct rtr_link **link; /* of the decode worker at hand, by slot */
+    uint32_t *prefills, prefill_count; /* slots of those that read for others */
+    uint32_t source[SOURCES_MAX], source_count; /* slots of those with the longest prefixes, the longest first */
 };
 
 /* A candidate in the walk. */
@@ -56,7 +59,8 @@ kvs_status rtr_policy_create(uint32_t workers_max, struct rtr_policy **out)
     p->workers_max = workers_max;
     p->reader = calloc(workers_max, sizeof(*p->reader));
     p->link = calloc(workers_max, sizeof(*p->link));
-    if (!p->reader || !p->link) {
+    p->prefills = calloc(workers_max, sizeof(*p->prefills));
+    if (!p->reader || !p->link || !p->prefills) {
         rtr_policy_destroy(p);
         return KVS_SELF_NOMEM;
     }
@@ -69,6 +73,7 @@ void rtr_policy_destroy(struct rtr_policy *p)
     if (!p)
         return;
     free(p->reader);
+    free(p->prefills);
     free((void *)(uintptr_t)p->link);
     free(p);
 }
@@ -169,9 +174,25 @@ static double read_s(const struct walk *x, const struct rtr_worker *w, uint32_t 
     return rtr_cost_prefill_s(&r->speed, chunk_of(w), x->ask->prompt_tokens - cached, cached, running, contexts);
 }
 
-static void look_at_reader(const struct walk *x, const struct rtr_worker *w, const struct msg_speed *usual)
+/* Keeps the list of those who have most of the prompt in order. */
+static void keep_source(struct rtr_policy *p, uint32_t slot)
 {
-    struct reader *r = &x->p->reader[w->slot];
+    uint32_t at = p->source_count;
+    if (!p->reader[slot].cached)
+        return;
+    while (at > 0 && p->reader[p->source[at - 1]].cached < p->reader[slot].cached)
+        at--;
+    if (at == SOURCES_MAX)
+        return;
+    uint32_t last = p->source_count < SOURCES_MAX ? p->source_count++ : SOURCES_MAX - 1;
+    for (uint32_t i = last; i > at; i--)
+        p->source[i] = p->source[i - 1];
+    p->source[at] = slot;
+}
+
+static void look_at_reader(const struct walk *x, struct rtr_policy *p, const struct rtr_worker *w, const struct msg_speed *usual)
+{
+    struct reader *r = &p->reader[w->slot];
     double contexts, running = running_on(w, x->ask->prompt_tokens, &contexts);
     r->decodes = rtr_worker_decodes(w);
     r->prefills = rtr_worker_prefills(w) && !w->suspect;
@@ -181,6 +202,10 @@ static void look_at_reader(const struct walk *x, const struct rtr_worker *w, con
     r->prefill_s = read_s(x, w, r->cached);
     double tokens = x->ask->prompt_tokens - r->cached, chunk = chunk_of(w);
     double step = rtr_cost_prefill_s(&r->speed, chunk_of(w), tokens < chunk ? tokens : chunk, r->cached, running, contexts);
+    if (r->prefills && !w->draining)
+        p->prefills[p->prefill_count++] = w->slot;
+    if (!w->suspect)
+        keep_source(p, w->slot);
     r->slow = running > 0 && x->ask->step_max_us && step > (double)x->ask->step_max_us * 1e-6;
 }
 
@@ -229,6 +254,18 @@ static bool before(const struct walk *x, const struct pick *a, const struct pick
     return a->cost.ttft_s < b->cost.ttft_s;
 }
 
+/* A candidate of that rank whose first token does not come before least_s: it is none of those that are kept. */
+static bool hopeless(const struct walk *x, int rank, double least_s)
+{
+    const struct pick *worst = x->ranking ? &x->kept[RTR_OPTIONS_MAX - 1] : &x->best;
+    if (x->ranking ? x->kept_count < RTR_OPTIONS_MAX : !worst->decode)
+        return false;
+    if (rank != rank_of(worst))
+        return rank > rank_of(worst);
+    double band_s = x->ranking && rank == rank_of(&x->best) ? x->best.cost.ttft_s * (1 + BAND_SHARE) + BAND_S : 0;
+    return least_s > worst->cost.ttft_s && least_s > band_s;
+}
+
 static void offer(struct walk *x, const struct pick *c)
 {
     if (!x->ranking) {
@@ -271,12 +308,13 @@ static void offer_local(struct walk *x, struct pick c)
 }
 
 /* The decode worker gets the blocks that it lacks from one that has them, and computes the rest. */
-static void offer_fetch(struct walk *x, struct pick c, const struct rtr_worker *from, const struct rtr_link *l)
+static void offer_fetch(struct walk *x, const struct pick *common, const struct rtr_worker *from, const struct rtr_link *l)
 {
-    const struct reader *r = &x->p->reader[c.decode->slot], *o = &x->p->reader[from->slot];
+    const struct reader *r = &x->p->reader[common->decode->slot], *o = &x->p->reader[from->slot];
     uint32_t block = from->block_tokens, blocks = block ? o->cached / block : 0;
-    if (!block || blocks * block <= r->cached)
+    if (!block || blocks * block <= r->cached || hopeless(x, rank_of(common) | (int)r->slow, r->queue_s))
         return;
+    struct pick c = *common;
     c.fetch = from;
     c.fetch_tokens = c.cached = blocks * block;
     c.slow |= r->slow;
@@ -288,9 +326,12 @@ static void offer_fetch(struct walk *x, struct pick c, const struct rtr_worker *
     offer(x, &c);
 }
 
-static void offer_remote(struct walk *x, struct pick c, const struct rtr_worker *w, const struct rtr_link *l)
+static void offer_remote(struct walk *x, const struct pick *common, const struct rtr_worker *w, const struct rtr_link *l)
 {
-    const struct reader *r = &x->p->reader[w->slot], *d = &x->p->reader[c.decode->slot];
+    const struct reader *r = &x->p->reader[w->slot], *d = &x->p->reader[common->decode->slot];
+    if (hopeless(x, rank_of(common) | (int)r->slow, r->queue_s + r->prefill_s))
+        return;
+    struct pick c = *common;
     uint32_t n = x->ask->prompt_tokens, block = w->block_tokens ? w->block_tokens : 64, left = n - r->cached;
     double bytes = (double)((n + block - 1) / block - d->cached / block) * (double)w->block_bytes;
     double last = (double)((left < chunk_of(w) ? left : chunk_of(w)) / block + 1) * (double)w->block_bytes;
@@ -318,15 +359,17 @@ static void offer_all(struct walk *x, const struct rtr_worker *d)
     for (uint32_t i = 0; i < d->link_count; i++)
         if (d->links[i].slot != RTR_NO_SLOT)
             x->p->link[d->links[i].slot] = &d->links[i];
-    for (uint32_t i = 0; i < x->f->workers_max; i++) {
-        const struct rtr_worker *w = &x->f->workers[i];
-        const struct rtr_link *l = w->key && w != d && w->model == d->model ? link_between(x, d, w) : NULL;
-        if (!l)
-            continue;
-        if (x->remote && x->p->reader[i].prefills && !w->draining)
-            offer_remote(x, c, w, l);
-        if (x->local && x->remote && !x->want_remote && !x->ask->no_fetch && !w->suspect)
-            offer_fetch(x, c, w, l);
+    for (uint32_t i = 0; x->remote && i < x->p->prefill_count; i++) {
+        const struct rtr_worker *w = &x->f->workers[x->p->prefills[i]];
+        const struct rtr_link *l = w != d ? link_between(x, d, w) : NULL;
+        if (l)
+            offer_remote(x, &c, w, l);
+    }
+    for (uint32_t i = 0; x->remote && !x->want_remote && !x->ask->no_fetch && i < x->p->source_count; i++) {
+        const struct rtr_worker *w = &x->f->workers[x->p->source[i]];
+        const struct rtr_link *l = w != d ? link_between(x, d, w) : NULL;
+        if (l)
+            offer_fetch(x, &c, w, l);
     }
 }
 
@@ -421,9 +464,10 @@ kvs_status rtr_policy_place(struct rtr_policy *p, const struct rtr_fleet *f, con
     usual_speed(f, ask->model, &usual);
     (void)rtr_cost_take_link(&(struct msg_peer_link){.samples = 0}, &x.usual);
     set_modes(&x);
+    p->prefill_count = p->source_count = 0;
     for (uint32_t i = 0; i < f->workers_max; i++)
         if (f->workers[i].key && f->workers[i].model == ask->model)
-            look_at_reader(&x, &f->workers[i], &usual);
+            look_at_reader(&x, p, &f->workers[i], &usual);
     if (!walk(&x))
         return KVS_BUSY_NO_WORKER;
     x.ranking = true;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/rng.h"
 #include "router/core/place.h"
 
 #define WORKERS 8
@@ -369,6 +370,88 @@ static void test_the_backlog_counts_what_reports_cannot_know_yet(void **state)
     teardown(&b);
 }
 
+/* ---- random fleets ---- */
+
+struct plain { /* what a worker of the random fleets is like, and nothing else about it matters */
+    uint32_t left, cached;
+    double token_s;
+    bool decodes, prefills, linked[WORKERS];
+};
+
+static double plain_read(const struct plain *w, uint32_t prompt, uint32_t cached)
+{
+    uint32_t n = cached < prompt ? cached : prompt - 1;
+    return (w->left + (prompt - n)) * w->token_s;
+}
+
+/* The least time to first token there is, by trying everything: links take 4 ms and 1 ns a byte, blocks have a megabyte. */
+static double least_of(const struct plain *w, uint32_t prompt)
+{
+    double least = 1e9;
+    for (uint32_t d = 0; d < WORKERS; d++) {
+        if (!w[d].decodes)
+            continue;
+        double local = plain_read(&w[d], prompt, w[d].cached * BLOCK);
+        least = local < least ? local : least;
+        for (uint32_t p = 0; p < WORKERS; p++) {
+            if (p == d || (!w[d].linked[p] && !w[p].linked[d]))
+                continue;
+            uint32_t have = w[p].cached * BLOCK < prompt ? w[p].cached * BLOCK : prompt - 1, here = w[d].cached * BLOCK < prompt ? w[d].cached * BLOCK : prompt - 1;
+            double fetch = 0.004 + (have / BLOCK - here / BLOCK) * 1e-3 + (w[d].left + prompt - have / BLOCK * BLOCK) * w[d].token_s;
+            if (have / BLOCK * BLOCK > here && fetch < least)
+                least = fetch;
+            uint32_t left = prompt - have, last = (left < 128 ? left : 128) / BLOCK + 1, all = (prompt + BLOCK - 1) / BLOCK - here / BLOCK;
+            double busy = left * w[p].token_s, behind = all * 1e-3 - busy, shows = (last < all ? last : all) * 1e-3;
+            double remote = (w[p].left + left) * w[p].token_s + 0.004 + (behind > shows ? behind : shows);
+            if (w[p].prefills && remote < least)
+                least = remote;
+        }
+    }
+    return least;
+}
+
+static void test_nothing_better_is_passed_over(void **state)
+{
+    (void)state;
+    static const char *const names[WORKERS] = {"a", "b", "c", "d", "e", "f", "g", "h"};
+    uint32_t fetches = 0, remotes = 0;
+    for (uint64_t seed = 1; seed <= 3000; seed++) {
+        struct kvs_rng rng = {.state = seed};
+        struct plain w[WORKERS] = {{0}};
+        struct bench b;
+        setup(&b);
+        for (uint32_t i = 0; i < WORKERS; i++) {
+            msg_role role = (msg_role)(MSG_ROLE_PREFILL + kvs_rng_below(&rng, 3));
+            w[i] = (struct plain){.left = kvs_rng_below(&rng, 3) ? 0 : (uint32_t)kvs_rng_below(&rng, 500), .cached = (uint32_t)kvs_rng_below(&rng, 12),
+                                  .token_s = 1e-3 + 1e-5 * (double)kvs_rng_below(&rng, 30), .decodes = i == 0 || role != MSG_ROLE_PREFILL,
+                                  .prefills = i > 0 && role != MSG_ROLE_DECODE};
+            up(&b, 10 + i, names[i], i == 0 ? MSG_ROLE_DECODE : role);
+            b.cached[i] = w[i].cached;
+        }
+        for (uint32_t i = 0; i < WORKERS; i++) {
+            struct told t = {.left = w[i].left, .token_s = w[i].token_s, .byte_s = 1e-9, .latency_s = 4e-3};
+            for (uint32_t k = 0; k < 3; k++) {
+                uint32_t peer = (uint32_t)kvs_rng_below(&rng, WORKERS);
+                if (peer == i || w[i].linked[peer])
+                    break;
+                t.peer[k] = names[peer];
+                w[i].linked[peer] = true;
+            }
+            load(&b, 10 + i, t, 1000000);
+        }
+        b.ask.prompt_tokens = 1 + (uint32_t)kvs_rng_below(&rng, 1500);
+        b.ask.step_max_us = b.ask.queue_max_us = 0;
+        const struct rtr_option *o = choose(&b);
+        double least = least_of(w, b.ask.prompt_tokens);
+        if (o->cost.ttft_s > least * 1.05 + 1e-3 + 1e-9 || o->cost.ttft_s < least - 1e-9)
+            fail_msg("seed %u: %.6f s was chosen, %.6f is possible", (unsigned)seed, o->cost.ttft_s, least);
+        fetches += o->fetch[0] != 0;
+        remotes += o->prefill[0] != 0;
+        teardown(&b);
+    }
+    assert_true(fetches > 100 && remotes > 100);
+}
+
 /* ---- names ---- */
 
 static void test_a_prompt_is_found_by_its_names(void **state)
@@ -445,6 +528,7 @@ int main(void)
         cmocka_unit_test(test_equals_take_turns),
         cmocka_unit_test(test_who_was_not_measured_counts_as_the_others),
         cmocka_unit_test(test_the_backlog_counts_what_reports_cannot_know_yet),
+        cmocka_unit_test(test_nothing_better_is_passed_over),
         cmocka_unit_test(test_a_prompt_is_found_by_its_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
