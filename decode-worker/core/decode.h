@@ -16,7 +16,8 @@
  * missing (or, of a single block, at most half) the prompt is prefilled here, whatever was asked for. `placed.cached_tokens` are prompt
  * tokens whose KV was not computed for this call: found here, or by the peer (END's cached_tokens) when it prefilled.
  * A prefix that another worker is said to have (fetch_worker) is fetched first: a transfer of its own, without logits. What landed in front
- * is kept and the rest computed here; when nothing did, the call goes on as if nobody had been named.
+ * is kept and the rest computed here; when nothing did, because less is there, it is tried once more with that (states stand only where their
+ * snapshots are); otherwise the call goes on as if nobody had been named.
  * An ABORT with `keep` says that another worker will fetch what this call computed, which stays in the prefix tree: the machine counts it as
  * kept until an ABORT without it, the loss of its router, or keep_us; a worker that drains does not end before.
  * Pages of a cancelled transfer are fenced until its GRANT event (or PEER_CLOSED), END does not wait for that.

@@ -49,6 +49,7 @@ struct dcw_call {
     bool remote;              /* a peer is to prefill */
     bool dirty;               /* a fetch that failed may have left bytes in its pages */
     bool later;               /* begins anew in the next dcw_step: actions of this one still point into its transfer */
+    bool fetched_less;        /* a fetch failed and was tried with less, or may not be any more */
     uint32_t fetch_tokens;    /* 0: nobody to fetch from (any more) */
     uint32_t found_elsewhere; /* leading tokens that are here after a fetch */
     char fetch_worker[MSG_ID_MAX];

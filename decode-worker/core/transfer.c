@@ -326,7 +326,7 @@ static void grant_failed(struct dcw *d, struct dcw_call *c, const uint32_t *miss
     go_local(d, c, kept, true);
 }
 
-/* Keeps what landed in front; nothing did: settle begins anew, without a fetch. */
+/* Keeps what landed in front; nothing did: settle begins anew, without a fetch or with one of less. */
 static void fetch_over(struct dcw *d, struct dcw_call *c, const struct dcw_event *ev)
 {
     struct wrk_seq_view v = wrk_seq_look(d->sched, c->seq);
@@ -340,8 +340,13 @@ static void fetch_over(struct dcw *d, struct dcw_call *c, const struct dcw_event
     forget(d, c);
     c->phase = DCW_QUEUED;
     c->dirty = c->later = true;
-    if (kept <= v.computed)
+    if (kept <= v.computed) {
+        bool less = c->t.ended && c->t.end_status == KVS_REQ_NOT_FOUND && !c->fetched_less;
+        if (less && c->t.source_cached < c->t.want_end * wrk_sched_layout(d->sched)->block_tokens)
+            c->fetch_tokens = c->t.source_cached; /* a state stands only where a snapshot is: once more, for what is there */
+        c->fetched_less = true;
         return;
+    }
     d->stats.fetched_tokens += kept - v.computed;
     c->found_elsewhere = kept;
     c->phase = DCW_LOCAL;

@@ -144,7 +144,7 @@ static void act_end(struct pfw *p, const struct call *c, kvs_status status, uint
         kvs_format(a->end.end.text, sizeof a->end.end.text, "%s", c->why);
 }
 
-static void refuse(struct pfw *p, const struct pfw_event *ev, kvs_status status, const char *text)
+static struct pfw_action *refuse(struct pfw *p, const struct pfw_event *ev, kvs_status status, const char *text)
 {
     struct pfw_action *a = act(p, PFW_ACT_END, 0, ev->call.msg->request);
     a->end.conn = ev->conn;
@@ -152,6 +152,7 @@ static void refuse(struct pfw *p, const struct pfw_event *ev, kvs_status status,
     a->end.end.status = status;
     kvs_format(a->end.end.text, sizeof a->end.end.text, "%s", text);
     p->stats.refused++;
+    return a;
 }
 
 /* --- accepting a call --- */
@@ -290,7 +291,7 @@ static void on_call(struct pfw *p, const struct pfw_event *ev, uint64_t now_us)
     if (st == KVS_OK && !c)
         st = kvs_fail(&err, KVS_BUSY_QUEUE, "all %u prefill calls of this worker are taken", p->calls_max);
     if (st != KVS_OK) {
-        refuse(p, ev, st, err.text);
+        (void)refuse(p, ev, st, err.text);
         return;
     }
     *c = (struct call){.live = true,
@@ -305,8 +306,9 @@ static void on_call(struct pfw *p, const struct pfw_event *ev, uint64_t now_us)
                        .deadline_us = ev->call.deadline_us ? ev->call.deadline_us : now_us + p->call_max_us};
     st = open_call(p, c, m, ev->call.fetch, &err);
     if (st != KVS_OK) {
+        uint32_t cached = c->cached; /* a fetch that asked for too much may ask for this */
         call_free(p, c);
-        refuse(p, ev, st, err.text);
+        refuse(p, ev, st, err.text)->end.end.cached_tokens = cached;
         return;
     }
     p->stats.calls++;

@@ -12,7 +12,7 @@
  * send_window messages of one call are between SEND_* and SENT. Every SEND_* is answered by exactly one SENT (also when the peer closes),
  * or by PEER_CLOSED, which stands for all that are left. Exactly one END per CALL unless PEER_DOWN came first.
  * FETCH is a call that computes nothing: the wanted pages of the known prefix leave at once; END says KVS_REQ_NOT_FOUND when some were not
- * there. It is served while draining, too, so that others can take over what is cached here.
+ * there, and how many tokens are (cached_tokens). It is served while draining, too, so that others can take over what is cached here.
  * Duplicate, late and unknown events are ignored.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_PREFILL_WORKER_CORE_PREFILL_H

@@ -146,6 +146,46 @@ static void test_a_fetch_brings_blocks_in_front(void **state)
     }
 }
 
+static void not_found(struct bench *b, uint32_t there)
+{
+    struct msg_end e = {.status = KVS_REQ_NOT_FOUND, .cached_tokens = there};
+    step(b, (struct dcw_event){.kind = DCW_EV_PREFILL_END, .xfer = b->xfer, .prefill_end = &e});
+    granted(b, KVS_REQ_NOT_FOUND, NULL, 0);
+    step(b, (struct dcw_event){.kind = DCW_EV_TICK});
+}
+
+/* Nothing landed, and the peer says that it has less: that is fetched, once. */
+static void test_a_fetch_of_too_much_is_tried_with_less(void **state)
+{
+    (void)state;
+    for (int twice = 0; twice < 2; twice++) {
+        struct bench b;
+        bench_with_cache(&b);
+        generate_fetch(&b, 200, false);
+        uint64_t first = b.xfer;
+        assert_int_equal(b.prefill_tokens, 16);
+        not_found(&b, 12);
+        assert_true(b.fetch && b.xfer != first);
+        assert_int_equal(b.prefill_tokens, 12);
+        assert_int_equal(b.want_count, 2);
+        uint64_t second = b.xfer;
+        if (twice) {
+            not_found(&b, 8);
+            assert_true(b.xfer == second);
+        } else {
+            land_all(&b);
+            prefill_end(&b, KVS_OK);
+            granted(&b, KVS_OK, NULL, 0);
+        }
+        run_all(&b);
+        const struct msg_token *e = expect_answer(&b, 100, 18, 0, 4, -1, MSG_FINISH_LENGTH);
+        assert_int_equal(e->placed.cached_tokens, twice ? 8 : 12);
+        assert_int_equal(dcw_stats(b.d).fetched_tokens, twice ? 0 : 4);
+        assert_int_equal(dcw_stats(b.d).fetches, 2);
+        bench_fini(&b);
+    }
+}
+
 static void test_a_fetch_in_vain_goes_on_as_if_nobody_had_been_named(void **state)
 {
     (void)state;
@@ -192,6 +232,7 @@ int main(void)
         cmocka_unit_test(test_nearly_all_is_here),
         cmocka_unit_test(test_shared_pages_are_not_fenced),
         cmocka_unit_test(test_a_fetch_brings_blocks_in_front),
+        cmocka_unit_test(test_a_fetch_of_too_much_is_tried_with_less),
         cmocka_unit_test(test_a_fetch_in_vain_goes_on_as_if_nobody_had_been_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -745,8 +745,10 @@ static void test_fetch_sends_what_is_there_and_computes_nothing(void **state)
     /* nothing of what is wanted, nothing at all */
     fetch(&b, 4, b.ids, 20, 3);
     assert_int_equal(b.ends[3].end.end.status, KVS_REQ_NOT_FOUND);
+    assert_int_equal(b.ends[3].end.end.cached_tokens, 12); /* which may be asked for */
     fetch(&b, 5, b.ids + 100, 20, 0);
     assert_int_equal(b.ends[4].end.end.status, KVS_REQ_NOT_FOUND);
+    assert_int_equal(b.ends[4].end.end.cached_tokens, 0);
     assert_int_equal(b.send_count, 6);
     assert_int_equal(held(&b), 0);
     bench_fini(&b);
