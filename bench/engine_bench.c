@@ -1,6 +1,6 @@
 /* engine_bench.c - prefill and decode speed of one model on this machine's engine, nothing else in the way.
  *
- *   engine_bench MODEL [--prompt N] [--decode N] [--chunk N] [--threads A,B,...] [--kv f32|f16] [--isa NAME] [--repeat N] [--json]
+ *   engine_bench MODEL [--prompt N] [--decode N] [--chunk N] [--threads A,B,...] [--kv f32|f16|q8_0] [--isa NAME] [--repeat N] [--json]
  *
  * For each thread count: the prompt in chunks, then single tokens behind it; the best of the repeats is printed, since other
  * work on the machine only ever makes a run slower. Ids are a fixed pattern: speed does not depend on them.
@@ -91,8 +91,9 @@ static bool parse(int argc, char **argv, struct options *o)
             ok = thread_list(v, o);
         } else if (strcmp(a, "--isa") == 0) {
             o->isa = v;
-        } else if (strcmp(a, "--kv") == 0 && (strcmp(v, "f32") == 0 || strcmp(v, "f16") == 0)) {
-            o->kv = strcmp(v, "f32") == 0 ? KVC_F32 : KVC_F16;
+        } else if (strcmp(a, "--kv") == 0 &&
+                   (strcmp(v, "f32") == 0 || strcmp(v, "f16") == 0 || strcmp(v, "q8_0") == 0)) {
+            o->kv = v[0] == 'q' ? KVC_Q8_0 : strcmp(v, "f32") == 0 ? KVC_F32 : KVC_F16;
         } else {
             ok = false;
         }
@@ -228,9 +229,10 @@ int main(int argc, char **argv)
 {
     struct options o;
     if (!parse(argc, argv, &o)) {
-        (void)fprintf(stderr,
-                      "usage: engine_bench MODEL [--prompt N] [--decode N] [--chunk N] [--threads A,B] [--kv f32|f16] "
-                      "[--isa NAME] [--repeat N] [--json]\n");
+        (void)fprintf(
+            stderr,
+            "usage: engine_bench MODEL [--prompt N] [--decode N] [--chunk N] [--threads A,B] [--kv f32|f16|q8_0] "
+            "[--isa NAME] [--repeat N] [--json]\n");
         return 2;
     }
     struct bench b = {0};

@@ -75,6 +75,18 @@ def test_generate_equals_the_goldens():
         print(f"        {golden or name}: within {worst:.6f}")
 
 
+def test_the_goldens_from_their_texts():
+    """The file's own tokenizer, with what it puts before the first word."""
+    for name, golden, context, _, _, _ in MODELS:
+        for row in rows_of_golden(name, golden):
+            if not row["prompt"]:
+                continue
+            r = run(["kvasir", "generate", "--model", file_of(name), "--prompt", row["prompt"], "-n", "8", "--ignore-eos", "--json",
+                     "--context", str(context), "--kv-type", "f32"])
+            assert r.returncode == 0, r.stderr
+            assert [json.loads(line)["id"] for line in r.stdout.splitlines()] == [o[0] for o in row["out"][:8]], f"{name}: {row['prompt']!r}"
+
+
 def test_prefill_and_decode_equal_the_goldens():
     for name, golden, context, layers, bound, margin in MODELS:
         worst = 0

@@ -168,6 +168,71 @@ static void test_values_by_layer_and_rope(void **state)
     refused(w, "llama.feed_forward_length: not one");
 }
 
+/* What might change the result and is not known is refused by name; what asks for nothing is not. */
+static void test_keys_that_change_the_result(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key;
+        float v;
+        const char *word; /* NULL: taken */
+    } cases[] = {
+        {"llama.attn_logit_softcapping", 50, "llama.attn_logit_softcapping: 50"},
+        {"llama.attn_logit_softcapping", 0, NULL},
+        {"llama.final_logit_softcapping", 30, "llama.final_logit_softcapping: 30"},
+        {"llama.residual_scale", 0.5f, "llama.residual_scale: 0.5"},
+        {"llama.embedding_scale", 1, NULL},
+        {"llama.attention.temperature_scale", 0.1f, "llama.attention.temperature_scale: 0.1"},
+        {"llama.rope.scaling.yarn_ext_factor", 0.5f, "llama.rope.scaling.yarn_ext_factor: 0.5"},
+        {"llama.ssm.state_size", 16, "llama.ssm.state_size: not known"},
+        {"llama.some.new_thing", 1, "llama.some.new_thing: not known"},
+        {"llama.rope.scaling.finetuned", 1, NULL},
+        {"llamas.some.new_thing", 1, NULL}, /* another architecture's, or a tool's */
+        {"general.some.new_thing", 1, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct tst_gguf *w = begin(&plain);
+        tst_gguf_f32(w, cases[i].key, cases[i].v);
+        if (cases[i].word != NULL)
+            refused(w, cases[i].word);
+        else
+            (void)taken(w);
+    }
+}
+
+static void test_experts(void **state)
+{
+    (void)state;
+    struct tst_gguf *w = begin(&plain);
+    tst_gguf_u32(w, "llama.expert_count", 0);
+    tst_gguf_u32(w, "llama.expert_used_count", 0);
+    assert_int_equal(taken(w).experts.count, 0);
+    w = begin(&plain);
+    tst_gguf_u32(w, "llama.expert_count", 8);
+    tst_gguf_u32(w, "llama.expert_used_count", 2);
+    struct mdl_card c = taken(w);
+    assert_int_equal(c.experts.count, 8);
+    assert_int_equal(c.experts.used, 2);
+    assert_int_equal(c.experts.ff, 96);
+    assert_int_equal(c.experts.ff_shared, 0);
+    assert_true(c.experts.normalise && c.experts.scale == 1.0f && c.experts.gating == MDL_GATE_SOFTMAX);
+    w = begin(&plain);
+    tst_gguf_u32(w, "llama.expert_count", 8);
+    tst_gguf_u32(w, "llama.expert_used_count", 9);
+    refused(w, "llama.expert_used_count: 9 of 8");
+    w = begin(&plain);
+    tst_gguf_u32(w, "llama.expert_count", 8);
+    tst_gguf_u32(w, "llama.expert_used_count", 4);
+    tst_gguf_u32(w, "llama.expert_group_count", 4);
+    tst_gguf_u32(w, "llama.expert_group_used_count", 1);
+    refused(w, "llama.expert_group_count: 4 groups, 1 used");
+    w = begin(&plain);
+    tst_gguf_u32(w, "llama.expert_count", 8);
+    tst_gguf_u32(w, "llama.expert_used_count", 2);
+    tst_gguf_u32(w, "llama.expert_gating_func", 4);
+    refused(w, "llama.expert_gating_func: 4");
+}
+
 static void tokenizer_refused(const char *model, const char *pre, bool merges, const char *word)
 {
     struct mdl_str tokens[2] = {{"a", 1}, {"b", 1}}, merge = {"a", 1};
@@ -210,6 +275,8 @@ int main(void)
         cmocka_unit_test(test_defaults),
         cmocka_unit_test(test_missing_and_impossible_values),
         cmocka_unit_test(test_values_by_layer_and_rope),
+        cmocka_unit_test(test_keys_that_change_the_result),
+        cmocka_unit_test(test_experts),
         cmocka_unit_test(test_tokenizers_that_are_not_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
