@@ -1,0 +1,121 @@
+# limits_test.py - daemons that run out of descriptors: what runs goes on, what is new is refused or waits, nothing spins or ends, and all is
+# well again when there are descriptors. The limit is set on the living process, just above what it has open.
+# SPDX-License-Identifier: Apache-2.0
+import resource
+import threading
+
+from kvasir_cluster import *
+
+SHAPE = ["--context", 512, "--kv-type", "f32", "--block-tokens", 16, "--group-layers", 1, "--chunk-tokens", 32]
+SLOWLY = {"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:10@1+"}
+
+
+def row():
+    need(STORIES, "stories260K")
+    return golden()[11]
+
+
+def want(n):
+    return generate_alone(STORIES, row()["prompt_ids"], n, "--context", "512", "--kv-type", "f32")
+
+
+def descriptors(pid):
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def limit(pid, n):
+    """Room for n more descriptors than are open; None: as many as before."""
+    old = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    soft = old[1] if n is None else descriptors(pid) + n
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (soft, old[1]))
+
+
+def cpu_seconds(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        fields = f.read().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Running(threading.Thread):
+    def __init__(self, c, n):
+        super().__init__(daemon=True)
+        self.c, self.n, self.rows, self.failure = c, n, [], None
+        self.start()
+
+    def run(self):
+        try:
+            s = self.c.stream("/v1/completions", {"prompt": row()["prompt_ids"], "max_tokens": self.n, "return_token_ids": True, "kvasir": {"logits": True}})
+            for event in s.events():
+                choice = event["choices"][0]
+                self.rows += list(zip(choice["token_ids"], choice["kvasir"]["logits"]))
+            assert s.done
+            s.close()
+        except BaseException as e:
+            self.failure = e
+
+
+def test_a_router_without_descriptors():
+    n = 150
+    expected = want(n)
+    with Cluster(STORIES, *SHAPE, env=SLOWLY) as c:
+        pid = c.pid("router")
+        running = [Running(c, n) for _ in range(6)]
+        wait_for("all run", REQUEST_SECONDS, lambda: all(len(r.rows) > 3 for r in running))
+        limit(pid, 5)
+        crowd = []
+        for _ in range(80):
+            s = socket.create_connection((c.host, c.port), timeout=10)  # the kernel takes them; the router cannot
+            s.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+            crowd.append(s)
+        spent = cpu_seconds(pid)
+        time.sleep(2)
+        spent = cpu_seconds(pid) - spent
+        assert not any(r.failure for r in running), [r.failure for r in running]
+        for r in running:
+            r.join(REQUEST_SECONDS)
+            assert r.failure is None, r.failure
+            same_as(r.rows, expected, "beside a crowd")
+        print(f"        six streams whole beside 80 connections; the router used {spent:.2f} s of CPU in 2 s")
+        assert spent < 1.5, "it spins"
+        for s in crowd:
+            s.close()
+        limit(pid, None)
+        _, took = wait_for("requests are taken again", 30 * SLOW, lambda: c.complete(row()["prompt_ids"], 3, "local").status == 200)
+        print(f"        served again after {took:.2f} s")
+        assert c.pid("router") == pid
+        c.idle(20)
+
+
+def test_a_decode_worker_without_descriptors():
+    """Its prefill worker is started anew, and it cannot open a link to it: it computes prompts itself. With descriptors the link comes."""
+    with Cluster(STORIES, *SHAPE) as c:
+        pid, old = c.pid("decode-0"), c.pid("prefill-0")
+        same_as(rows_of(c.complete(row()["prompt_ids"], 8, "remote")), want(8), "before")
+        c.kill("prefill-0")
+        wait_for("the old life is forgotten", 30 * SLOW, lambda: "peer lost" in c.log("decode-0"))
+        limit(pid, 0)
+
+        def reborn():
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                return c.pid("prefill-0") != old
+        wait_for("prefill-0 is back", 30 * SLOW, reborn)
+        for _ in range(10):
+            answer = c.complete(row()["prompt_ids"], 8)
+            same_as(rows_of(answer), want(8), "without a link")
+            time.sleep(0.2)
+        assert c.pid("decode-0") == pid and alive(pid), "it did not survive"
+        print(f"        {answer.placement()['mode']} meanwhile")
+        limit(pid, None)
+
+        def linked():
+            answer = c.complete(row()["prompt_ids"], 8, "remote")
+            same_as(rows_of(answer), want(8), "afterwards")
+            return answer.placement()["mode"] == "remote"
+        _, took = wait_for("remote prefill works again", 60 * SLOW, linked, 0.2)
+        print(f"        linked again after {took:.2f} s")
+        assert c.pid("decode-0") == pid
+        c.idle(20)
+
+
+if __name__ == "__main__":
+    main()
