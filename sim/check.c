@@ -113,7 +113,7 @@ static const char *router_rest(struct sim *s, uint32_t node)
 static const char *rest(struct sim *s, uint32_t *node_out)
 {
     *node_out = SIM_ROUTER;
-    const char *why = sim_members_rest(s);
+    const char *why = sim_members_rest(s, node_out);
     for (uint32_t i = 0; why == NULL && i < s->node_count; i++) {
         *node_out = i;
         if (s->node[i].gone)

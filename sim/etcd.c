@@ -181,8 +181,6 @@ static bool in_prefix(const char *key, const char *prefix)
 static void send_line(struct sim *s, struct watch *w, struct sim_etcd_line *l)
 {
     uint64_t at = arrival(s, w->node);
-    if (s->etcd->starved_until_us > s->now_us)
-        at = s->etcd->starved_until_us + sim_draw(s, 1, 50000);
     if (at <= w->last_us)
         at = w->last_us + 1;
     w->last_us = at;
@@ -214,8 +212,8 @@ static void pump(struct sim *s, struct watch *w)
     struct sim_etcd *e = s->etcd;
     uint32_t count = 0;
     size_t bytes = 0;
-    if (w->ended || !e->up || e->hung_until_us > s->now_us)
-        return;
+    if (w->ended || !e->up || e->hung_until_us > s->now_us || e->starved_until_us > s->now_us)
+        return; /* what it lags behind may be compacted meanwhile */
     if (w->next <= e->compacted) {
         cancel_watch(s, w, e->compacted, "etcdserver: mvcc: required revision has been compacted");
         return;
@@ -557,6 +555,7 @@ void sim_etcd_starve(struct sim *s, uint64_t for_us)
 {
     sim_note(s, SIM_NOBODY, "etcd's watches lag for %u us", for_us);
     s->etcd->starved_until_us = s->now_us + for_us;
+    sim_post(s, s->now_us + for_us, &(struct sim_event){.run = wake, .node = SIM_NOBODY});
 }
 
 void sim_etcd_leaderless(struct sim *s, uint64_t for_us)

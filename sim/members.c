@@ -196,10 +196,12 @@ static bool all_there(const struct sim *s, const struct cls_registry *r)
     return cls_registry_count(r) == live;
 }
 
-const char *sim_members_rest(struct sim *s)
+const char *sim_members_rest(struct sim *s, uint32_t *node_out)
 {
     for (uint32_t i = 0; i < s->node_count; i++)
-        if (s->node[i].alive && !all_there(s, s->node[i].members->view))
-            return sim_is_router(s, i) ? "the router's view does not hold exactly those who run" : "a worker's view does not hold exactly those who run";
+        if (s->node[i].alive && !all_there(s, s->node[i].members->view)) {
+            *node_out = i;
+            return "its view of the cluster does not hold exactly those who run";
+        }
     return NULL;
 }

@@ -18,7 +18,7 @@ bool sim_members_end(struct sim *s, uint32_t node, uint64_t conn, const struct s
 /* The card of that name in this process' view; NULL: none. */
 const struct msg_card *sim_members_find(struct sim *s, uint32_t node, const char *id);
 /* What is not as it should be when all is well; NULL: nothing. */
-const char *sim_members_rest(struct sim *s);
+const char *sim_members_rest(struct sim *s, uint32_t *node_out);
 
 struct cls_discovery;
 struct cls_discovery *sim_members_discovery(struct sim *s, uint32_t node);

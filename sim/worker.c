@@ -328,6 +328,8 @@ static void call_generate(struct sim_worker *w, uint64_t conn, const struct sim_
         sim_sink_feed(w, &ev);
     if (w->draining && dcw_stats(w->dcw).accepted != accepted)
         sim_fail(s, "%s is draining and takes a request", s->node[w->node].id);
+    if (s->node[w->node].card.role == MSG_ROLE_PREFILL && dcw_stats(w->dcw).accepted != accepted)
+        sim_fail(s, "%s does not decode any more and takes a request", s->node[w->node].id);
     kvs_arena_fini(&arena);
 }
 
