@@ -21,7 +21,8 @@ def with_model(kind, seed, shapes):
 
 
 def test_f32_weights():
-    with_model("f32", 1, [Shape("f32"), Shape("f32", "tcp", 16, 1, 7), Shape("f16", "shm", 16, 2, 64), Shape("f16", "tcp", 0, 0, 1)])
+    with_model("f32", 1, [Shape("f32"), Shape("f32", "tcp", 16, 1, 7), Shape("f16", "shm", 16, 2, 64), Shape("f16", "tcp", 0, 0, 1),
+                         Shape("q8_0", "tcp", 16, 1, 7), Shape("q8_0", "shm")])
 
 
 def test_q4_1_weights():

@@ -5,7 +5,7 @@ import concurrent.futures
 
 from kvasir_cluster import *
 
-ELEMENT = {"f32": 4, "f16": 2}
+ELEMENT = {"f32": 4, "f16": 2, "q8_0": 1.25}  # bytes a number; heads of 8 dims: each with a scale
 _alone = {}
 MODEL = STORIES  # generated_test.py puts another one here
 
@@ -40,7 +40,7 @@ class Shape:
         return self.blocks(tokens) * self.groups()
 
     def bytes(self, tokens):
-        return self.blocks(tokens) * (self.block or 64) * STORIES_LAYERS * STORIES_KV * ELEMENT[self.kv]
+        return int(self.blocks(tokens) * (self.block or 64) * STORIES_LAYERS * STORIES_KV * ELEMENT[self.kv])
 
     def lane(self):
         return "tcp" if self.transport == "tcp" else "shm"

@@ -8,7 +8,9 @@
 #include <cmocka.h>
 
 #include "engine/engine.h"
+#include "tests/support/files.h"
 #include "tests/support/gguf_writer.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,7 +97,7 @@ static void test_context(void **state)
         if (done) {
             struct kvc_block_table t;
             int32_t id = 5;
-            float logits[TST_LLAMA_VOCAB];
+            float logits[512];
             assert_int_equal(kvc_block_table_init(&t, layout.group_count, 1), KVS_OK);
             t.block_count = 1;
             for (uint32_t g = 0; g < layout.group_count; g++) {
@@ -114,16 +116,34 @@ static void test_context(void **state)
     eng_model_destroy(m);
 }
 
-int main(void)
+/* Takes the file over. */
+static int tests_of(uint8_t *bytes)
 {
     struct kvs_error err;
-    file = tst_llama_make(&(struct tst_llama_options){.layers = 1, .seed = 1}, &size);
-    if (mdl_gguf_parse(file, size, false, &gguf, &err) != KVS_OK || mdl_card_read(gguf, &card, &err) != KVS_OK) {
+    file = bytes;
+    if (file == NULL || mdl_gguf_parse(file, size, false, &gguf, &err) != KVS_OK ||
+        mdl_card_read(gguf, &card, &err) != KVS_OK) {
         return 1;
     }
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_load), cmocka_unit_test(test_context)};
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     mdl_gguf_destroy(gguf);
     free(file);
+    return failed;
+}
+
+int main(void)
+{
+    static const char *const others[] = {"qwen2moe", "gpt-oss", "deepseek2",
+                                         "falcon-h1"}; /* a mixture, windows, a latent, states */
+    int failed = tests_of(tst_llama_make(&(struct tst_llama_options){.layers = 1, .seed = 1}, &size));
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
+        char path[512];
+        (void)snprintf(path, sizeof path, KVS_SHARED_DIR "/models/random/tiny-%s.gguf", others[i]);
+        if (tst_file_exists(path)) {
+            print_message("%s\n", others[i]);
+            failed += tests_of(tst_file_read(path, 0, &size));
+        }
+    }
     return failed;
 }
