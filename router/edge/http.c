@@ -532,6 +532,7 @@ kvs_status rtr_http_start(const struct rtr_http_config *cfg, struct rtr_http **o
         close(fd);
         return kvs_fail(err, KVS_SELF_NOMEM, "out of memory");
     }
+    kvs_format(h->auth, sizeof(h->auth), "%s", cfg->auth ? cfg->auth : "");
     h->dispatch = cfg->dispatch;
     h->board = cfg->board;
     h->connections_max = cfg->connections_max;
