@@ -8,9 +8,12 @@
 
 #include "sim/oracle.h"
 #include "sim/sim.h"
+#include "sim/world.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *const busy = "workers prefill 1 decode 2\n"
                                 "set kv_double 20\nset kv_late 20\nset doubled 20\nset pages 80\n"
@@ -83,7 +86,12 @@ static void a_scenario_is_read_strictly(void **state)
                {"at 1s request prompt 3 sideways", "line 1"},
                {"expect errors ! 3", "line 1"},
                {"expect nonsense = 3", "line 1"},
-               {"at 5ms heal now", "line 1"}};
+               {"at 5ms heal now", "line 1"},
+               {"at 5ms role any baker", "line 1"},
+               {"at 5ms etcd sleep", "line 1"},
+               {"at 5ms etcd cut any", "line 1"},
+               {"workers routers 5", "line 1"},
+               {"workers routers 2", "etcd"}};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct kvs_error err = {0};
         assert_int_equal(sim_scenario_parse(bad[i].text, &scenario, &err), KVS_REQ_INVALID);
@@ -102,6 +110,45 @@ static void a_scenario_is_read_strictly(void **state)
     assert_int_equal(scenario.command[1].duration.high, 2000000);
     assert_int_equal(scenario.command[1].at_us, 4);
     assert_int_equal(scenario.command[1].until_us, 9000000);
+}
+
+/* A page or a request is named: its story is told, and nothing of the others'. */
+static void a_failure_tells_its_story(void **state)
+{
+    (void)state;
+    struct sim s = {.node_count = 2, .router_count = 1};
+    char path[] = "/tmp/kvasir-story-XXXXXX", text[2048];
+    kvs_format(s.node[0].id, sizeof s.node[0].id, "router");
+    kvs_format(s.node[1].id, sizeof s.node[1].id, "decode-0");
+    sim_notes_create(&s);
+    s.about.node = SIM_NOBODY;
+    sim_note(&s, 0, "place request %r", 7);
+    sim_note(&s, 1, "grant %t for request %r: %u pages", 0xabc, 7, 3);
+    sim_note(&s, 1, "page %g may be written by transfer %t", SIM_PAGE(2, 5), 0xabc);
+    sim_note(&s, 1, "page %g may be written by transfer %t", SIM_PAGE(2, 6), 0xdef);
+    sim_note(&s, 0, "place request %r", 8);
+    sim_note(&s, SIM_NOBODY, "%n is killed", 1);
+    int fd = mkstemp(path), out = dup(1);
+    assert_true(fd >= 0 && out >= 0);
+    fflush(stdout);
+    assert_true(dup2(fd, 1) == 1);
+    sim_about_page(&s, 1, 2, 5);
+    sim_print_story(&s);
+    fflush(stdout);
+    assert_true(dup2(out, 1) == 1);
+    close(out);
+    ssize_t n = pread(fd, text, sizeof text - 1, 0);
+    close(fd);
+    unlink(path);
+    sim_notes_free(&s);
+    assert_true(n > 0);
+    text[n] = '\0';
+    assert_non_null(strstr(text, "page 5 of group 2 of decode-0"));
+    assert_non_null(strstr(text, "grant abc for request 7: 3 pages"));
+    assert_non_null(strstr(text, "place request 7"));
+    assert_non_null(strstr(text, "decode-0 is killed"));
+    assert_null(strstr(text, "def"));
+    assert_null(strstr(text, "request 8"));
 }
 
 /* The expected answer depends on everything that a real one depends on. */
@@ -143,6 +190,7 @@ int main(void)
         cmocka_unit_test(seeds_differ),
         cmocka_unit_test(expectations_bite),
         cmocka_unit_test(a_scenario_is_read_strictly),
+        cmocka_unit_test(a_failure_tells_its_story),
         cmocka_unit_test(the_model_depends_on_all_inputs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
