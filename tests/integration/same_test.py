@@ -44,10 +44,10 @@ def models():
 class Same:
     """A cluster of one prefill and two decode workers, what it must answer, and the paths."""
 
-    def __init__(self, c, name, path):
+    def __init__(self, c, name, path, kv="f32"):
         self.c, self.exact = c, plain(name)
         self.ids = [1] + [3 + (7 * i * i + 31 * i) % 500 for i in range(PROMPT - 1)]
-        self.want = {"greedy": generate_alone(path, self.ids, ANSWER, "--context", "256", "--kv-type", "f32", "--ignore-eos")}
+        self.want = {"greedy": generate_alone(path, self.ids, ANSWER, "--context", "256", "--kv-type", kv, "--ignore-eos")}
         self.want["sampled"] = rows_of(self.ask("sampled", "first", "local"))
         assert self.want["sampled"] != self.want["greedy"]
 
@@ -227,6 +227,19 @@ def one_model(name, path):
 def test_the_same_by_every_path():
     for name, path in models():
         one_model(name, path)
+
+
+def test_the_same_with_kv_in_8_bits():
+    """Codes and scales travel, are copied in part and are kept: full, window and latent pages; a state stays f32."""
+    for name in ("stories260K", "tiny-gemma3", "tiny-deepseek2", "tiny-granitehybrid"):
+        path = STORIES if name == "stories260K" else os.path.join(RANDOM, name + ".gguf")
+        need(path, name)
+        shape = ["q8_0" if word == "f32" else word for word in SHAPE]
+        with Cluster(path, *shape, decode=2, env=SLOWLY) as c:
+            s = Same(c, name, path, "q8_0")
+            for walk in (s.cold, s.cached, s.partly, s.fetched):
+                walk()
+            c.idle(20)
 
 
 def test_the_same_when_the_prefill_worker_dies():
