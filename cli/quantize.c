@@ -1,16 +1,15 @@
 /* quantize.c - `kvasir quantize IN OUT TYPE`: a GGUF file with F32, F16 or BF16 weights into a smaller one.
  *
- * Matrices (names ending in .weight, two dimensions or more) get the type, the embedding and the output too; norms, biases, routers
- * of experts, and rows that its blocks do not fit stay as they are. Keys are copied byte for byte, but for general.file_type and
+ * Which tensor gets which type is quantize_mix.c's. Keys are copied byte for byte, but for general.file_type and
  * general.quantization_version. The file is written beside its name and renamed at the end, so that OUT is whole or not there.
  * Weights that are quantized already are refused: rounding twice loses more than the type says.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/checked.h"
 #include "cli/cli.h"
+#include "cli/quantize_mix.h"
 #include "engine/ops/f16.h"
 #include "engine/quantize.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,23 +19,13 @@
 #define HEADER_MAX ((size_t)1 << 30)
 #define CHUNK 8192u /* weights at a time: a multiple of every block */
 
-struct target {
-    const char *name;
-    mdl_type type;
-    uint32_t file_type; /* general.file_type */
-};
-static const struct target targets[] = {
-    {"f16", MDL_F16, 1},   {"bf16", MDL_BF16, 32}, {"q8_0", MDL_Q8_0, 7}, {"q4_0", MDL_Q4_0, 2},
-    {"q4_1", MDL_Q4_1, 3}, {"q5_0", MDL_Q5_0, 8},  {"q5_1", MDL_Q5_1, 9},
-};
-
 struct job {
     const struct mdl_gguf *g;
     const struct mdl_file *in;
-    const struct target *to;
+    const struct cli_quant_target *to;
     uint64_t alignment;
     FILE *out;
-    uint64_t changed, kept, bytes;
+    uint64_t changed, kept, fell_back, bytes;
 };
 
 static bool plain(mdl_type type)
@@ -44,23 +33,9 @@ static bool plain(mdl_type type)
     return type == MDL_F32 || type == MDL_F16 || type == MDL_BF16;
 }
 
-static bool contains(struct mdl_str s, const char *word)
+static mdl_type type_after(const struct job *j, const struct mdl_tensor *t)
 {
-    size_t n = strlen(word);
-    for (size_t i = 0; i + n <= s.len; i++)
-        if (memcmp(s.data + i, word, n) == 0)
-            return true;
-    return false;
-}
-
-static mdl_type type_after(const struct mdl_tensor *t, const struct target *to)
-{
-    static const char *const kept[] = {"norm", "ffn_gate_inp", "ssm_conv1d"};
-    uint32_t weights, bytes;
-    bool matrix = t->dims >= 2 && t->name.len > 7 && memcmp(t->name.data + t->name.len - 7, ".weight", 7) == 0;
-    for (size_t i = 0; i < sizeof kept / sizeof kept[0]; i++)
-        matrix = matrix && !contains(t->name, kept[i]);
-    return matrix && mdl_type_block(to->type, &weights, &bytes) && t->shape[0] % weights == 0 ? to->type : t->type;
+    return cli_quant_choose(j->to, j->g, t).type;
 }
 
 static uint64_t bytes_of(const struct mdl_tensor *t, mdl_type type)
@@ -141,7 +116,7 @@ static kvs_status put_header(struct job *j, struct kvs_buf *b)
     s = s == KVS_OK ? put_keys(j, b) : s;
     for (uint64_t i = 0; i < n && s == KVS_OK; i++) {
         const struct mdl_tensor *t = mdl_gguf_tensor_at(j->g, i);
-        mdl_type type = type_after(t, j->to);
+        mdl_type type = type_after(j, t);
         s = put_u64(b, t->name.len);
         s = s == KVS_OK ? kvs_buf_append(b, t->name.data, t->name.len) : s;
         s = s == KVS_OK ? put_u32(b, t->dims) : s;
@@ -173,21 +148,21 @@ static float weight_at(const struct mdl_tensor *t, uint64_t i)
     }
 }
 
-static kvs_status convert(struct job *j, const struct mdl_tensor *t, struct kvs_error *err)
+static kvs_status convert(struct job *j, const struct mdl_tensor *t, mdl_type type, struct kvs_error *err)
 {
     static float x[CHUNK];
     static uint8_t blocks[CHUNK * 2];
     uint32_t weights = 1, bytes = 0;
     uint64_t n = t->shape[0] * t->shape[1] * t->shape[2] * t->shape[3];
-    (void)mdl_type_block(j->to->type, &weights, &bytes);
+    (void)mdl_type_block(type, &weights, &bytes);
     for (uint64_t i = 0; i < n; i += CHUNK) {
         uint32_t m = n - i < CHUNK ? (uint32_t)(n - i) : CHUNK;
         for (uint32_t k = 0; k < m; k++)
             x[k] = weight_at(t, i + k);
-        if (!eng_quantize(j->to->type, x, m, blocks))
+        if (!eng_quantize(type, x, m, blocks))
             return kvs_fail(err, KVS_SELF_MODEL,
                             "tensor %.*s holds a weight that %s cannot hold (NaN, infinity or too large)",
-                            (int)(t->name.len < 100 ? t->name.len : 100), t->name.data, j->to->name);
+                            (int)(t->name.len < 100 ? t->name.len : 100), t->name.data, mdl_type_name(type));
         kvs_status s = put_bytes(j, blocks, (size_t)m / weights * bytes, err);
         if (s != KVS_OK)
             return s;
@@ -201,10 +176,12 @@ static kvs_status put_tensors(struct job *j, struct kvs_error *err)
     uint64_t begin = j->bytes;
     for (uint64_t i = 0; i < mdl_gguf_tensor_count(j->g); i++) {
         const struct mdl_tensor *t = mdl_gguf_tensor_at(j->g, i);
-        bool change = type_after(t, j->to) != t->type;
-        kvs_status s = change ? convert(j, t, err) : put_bytes(j, t->data, (size_t)t->bytes, err);
+        struct cli_quant_choice to = cli_quant_choose(j->to, j->g, t);
+        bool change = to.type != t->type;
+        kvs_status s = change ? convert(j, t, to.type, err) : put_bytes(j, t->data, (size_t)t->bytes, err);
         j->changed += change ? 1 : 0;
         j->kept += change ? 0 : 1;
+        j->fell_back += change && to.fell_back ? 1 : 0;
         for (uint64_t end = begin + aligned(j->bytes - begin, j->alignment); s == KVS_OK && j->bytes < end;)
             s = put_bytes(j, zeros, (size_t)(end - j->bytes < sizeof zeros ? end - j->bytes : sizeof zeros), err);
         if (s != KVS_OK)
@@ -220,7 +197,7 @@ static kvs_status check_types(const struct job *j, struct kvs_error *err)
         return kvs_fail(err, KVS_SELF_MODEL, "the file has no tensors");
     for (uint64_t i = 0; i < mdl_gguf_tensor_count(j->g); i++) {
         const struct mdl_tensor *t = mdl_gguf_tensor_at(j->g, i);
-        if (type_after(t, j->to) != t->type && !plain(t->type))
+        if (type_after(j, t) != t->type && !plain(t->type))
             return kvs_fail(err, KVS_SELF_UNSUPPORTED,
                             "tensor %.*s has type %s; quantize from a file in F32, F16 or BF16",
                             (int)(t->name.len < 100 ? t->name.len : 100), t->name.data, mdl_type_name(t->type));
@@ -265,26 +242,13 @@ static kvs_status write_file(struct job *j, const char *path, struct kvs_error *
     return s;
 }
 
-static const struct target *find_target(const char *name)
-{
-    char low[16];
-    size_t n = strlen(name);
-    for (size_t i = 0; n < sizeof low && i <= n; i++)
-        low[i] = (char)tolower((unsigned char)name[i]);
-    for (size_t i = 0; n < sizeof low && i < sizeof targets / sizeof targets[0]; i++)
-        if (!strcmp(low, targets[i].name))
-            return &targets[i];
-    return NULL;
-}
-
 static kvs_status quantize(const char *in, const char *out, const char *type, struct kvs_error *err)
 {
-    struct job j = {.to = find_target(type), .alignment = 32};
+    struct job j = {.to = cli_quant_target(type), .alignment = 32};
     struct mdl_file f = {0};
     struct mdl_gguf *g = NULL;
     if (!j.to)
-        return kvs_fail(err, KVS_SELF_CONFIG, "type '%.20s' is not one of f16, bf16, q8_0, q5_1, q5_0, q4_1, q4_0",
-                        type);
+        return kvs_fail(err, KVS_SELF_CONFIG, "type '%.20s' is not one of " CLI_QUANT_NAMES, type);
     if (strlen(out) >= CLI_PATH_MAX)
         return kvs_fail(err, KVS_SELF_CONFIG, "the name of the new file is too long");
     kvs_status s = mdl_file_open(in, &f, err);
@@ -301,6 +265,10 @@ static kvs_status quantize(const char *in, const char *out, const char *type, st
     if (s == KVS_OK)
         printf("%s: %llu tensors to %s, %llu kept, %.1f MB -> %.1f MB\n", out, (unsigned long long)j.changed,
                j.to->name, (unsigned long long)j.kept, (double)f.size / 1e6, (double)j.bytes / 1e6);
+    if (s == KVS_OK && j.fell_back > 0)
+        printf("%llu of them have rows that are no multiple of 256 and got a type of 32-blocks (%s)\n",
+               (unsigned long long)j.fell_back,
+               "iq4_nl for q2_k, q3_k, iq4_xs; q5_0 for q4_k; q5_1 for q5_k; q8_0 for q6_k");
     mdl_gguf_destroy(g);
     mdl_file_close(&f);
     return s;
@@ -310,7 +278,7 @@ int cli_quantize(int argc, char **argv)
 {
     static const struct cli_usage usage = {
         .text = "usage: kvasir quantize IN OUT TYPE\n"
-                "IN is a GGUF file with F32, F16 or BF16 weights; TYPE is f16, bf16, q8_0, q5_1, q5_0, q4_1 or q4_0.",
+                "IN is a GGUF file with F32, F16 or BF16 weights; TYPE is\n" CLI_QUANT_NAMES ".",
         .positionals_max = 3,
     };
     static const struct kvs_config_row none[1];

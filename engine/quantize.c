@@ -1,10 +1,12 @@
 /* quantize.c - see quantize.h. A block's scale is rounded to f16 after its codes were chosen with the unrounded one, as the
- * reference does; what the codes then stand for is off by that rounding, which is small against half a step.
+ * reference does; what the codes then stand for is off by that rounding, which is small against half a step. Types with two levels
+ * of scales, and IQ4_NL, are searched for: quantize_k.c.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/quantize.h"
 #include "base/checked.h"
 #include "engine/ops/ops.h"
 #include "engine/ops/scalar.h"
+#include "engine/quantize_k.h"
 
 bool eng_quantize_known(mdl_type type)
 {
@@ -15,8 +17,9 @@ bool eng_quantize_known(mdl_type type)
     case MDL_Q4_0:
     case MDL_Q4_1:
     case MDL_Q5_0:
-    case MDL_Q5_1: return true;
-    default: return false;
+    case MDL_Q5_1:
+    case MDL_MXFP4: return true;
+    default: return eng_quantize_searched(type);
     }
 }
 
@@ -113,8 +116,35 @@ static bool quantize_range(const float *x, bool five, uint8_t *out)
     return put_half(low, out + 2) && good;
 }
 
+/* The exponent under which the largest weight lies between 4 and 8 (6 is the largest code), each code the nearest one. */
+static bool quantize_mxfp4(const float *x, uint8_t *out)
+{
+    float amax = 0.0f;
+    uint32_t code[ENG_BLOCK];
+    for (uint32_t i = 0; i < ENG_BLOCK; i++) {
+        amax = fabsf(x[i]) > amax ? fabsf(x[i]) : amax;
+    }
+    uint32_t exponent = eng_f32_bits(amax) >> 23;
+    out[0] = (uint8_t)(exponent > 2 ? exponent - 2 : 0);
+    float d = eng_e8m0_half(out[0]);
+    for (uint32_t i = 0; i < ENG_BLOCK; i++) {
+        float least = INFINITY;
+        code[i] = 0;
+        for (uint32_t c = 0; c < 16; c++) {
+            float e = fabsf(d * (float)eng_mxfp4_values[c] - x[i]);
+            code[i] = e < least ? c : code[i];
+            least = e < least ? e : least;
+        }
+    }
+    put_codes(code, false, out + 1);
+    return true;
+}
+
 static bool quantize_block(mdl_type type, const float *x, uint8_t *out)
 {
+    if (eng_quantize_searched(type)) {
+        return eng_quantize_search(type, x, out);
+    }
     for (uint32_t i = 0; i < ENG_BLOCK; i++) {
         if (!isfinite(x[i])) {
             return false;
@@ -125,6 +155,7 @@ static bool quantize_block(mdl_type type, const float *x, uint8_t *out)
     case MDL_Q5_0: return quantize_even(x, true, out);
     case MDL_Q4_1: return quantize_range(x, false, out);
     case MDL_Q5_1: return quantize_range(x, true, out);
+    case MDL_MXFP4: return quantize_mxfp4(x, out);
     default: return quantize_q8_0(x, out);
     }
 }

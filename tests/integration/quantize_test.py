@@ -1,12 +1,16 @@
 # quantize_test.py - `kvasir quantize`: its files load and run here, and other GGUF software reads them: the PyPI package gguf, which also
-# makes the same blocks bit for bit (that part is skipped where the package is not installed).
+# makes the same blocks bit for bit where it can make them; for the types with searched scales it measures how far they are from the weights,
+# beside llama.cpp's own file. llama.cpp itself loads and runs them. (Parts are skipped where a package is not installed.)
 # SPDX-License-Identifier: Apache-2.0
 import os
 import tempfile
 
 from kvasir_cluster import *
 
-TYPES = ["f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0"]
+TYPES = ["f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "mxfp4"]
+SEARCHED = ["q2_k", "q3_k", "q4_k", "q5_k", "q6_k", "iq4_nl", "iq4_xs"]
+MIXES = ["q3_k_s", "q3_k_m", "q3_k_l", "q4_k_s", "q4_k_m", "q5_k_s", "q5_k_m"]
+STAND_IN = {"q2_k": "IQ4_NL", "q3_k": "IQ4_NL", "q4_k": "Q5_0", "q5_k": "Q5_1", "q6_k": "Q8_0", "iq4_xs": "IQ4_NL"}
 HOLD = tempfile.TemporaryDirectory(prefix="kvasir-quantize-")
 FOLDER = HOLD.name
 
@@ -28,11 +32,31 @@ def quantized(kind):
     return path
 
 
+def wide(kind):
+    return os.path.join(SHARED, "models", "random", f"tiny-wide-{kind}.gguf")
+
+
+def wide_quantized(kind):
+    path = os.path.join(FOLDER, "wide-" + kind + ".gguf")
+    if not os.path.exists(path):
+        r = run(["kvasir", "quantize", wide("f32"), path, kind.upper()])
+        assert r.returncode == 0, r.stderr
+        assert f"8 tensors to {kind}, 3 kept" in r.stdout and "multiple" not in r.stdout, r.stdout
+    return path
+
+
 def test_files_run():
-    for kind in TYPES:
+    for kind in TYPES + SEARCHED + MIXES:
         r = run(["kvasir", "generate", "--model", quantized(kind), "--ids", "1,5,9", "-n", "8", "--json"])
         assert r.returncode == 0 and len(r.stdout.splitlines()) == 8, r.stderr
-    assert sorted(os.listdir(FOLDER)) == sorted(k + ".gguf" for k in TYPES + ["f32"]), "parts were left behind"
+    assert sorted(os.listdir(FOLDER)) == sorted(k + ".gguf" for k in TYPES + SEARCHED + MIXES + ["f32"]), "parts were left behind"
+
+
+def test_files_of_wide_rows_run():
+    need(wide("f32"), "the wide model in f32")
+    for kind in SEARCHED + MIXES:
+        r = run(["kvasir", "generate", "--model", wide_quantized(kind), "--ids", "1,5,9", "-n", "8", "--json"])
+        assert r.returncode == 0 and len(r.stdout.splitlines()) == 8, r.stderr
 
 
 def test_refusals_say_why():
@@ -70,6 +94,84 @@ def test_gguf_package_reads_the_same_blocks():
                 changed += 1
             assert want.tobytes() == t.data.tobytes(), f"{kind}: {t.name} differs"
         assert changed == 36 and len(r.tensors) == len(before)
+
+
+def types_of(path):
+    from gguf import GGUFReader
+    return {t.name: t.tensor_type.name for t in GGUFReader(path).tensors}
+
+
+def test_narrow_rows_get_a_stand_in():
+    try:
+        import gguf  # noqa: F401
+    except ImportError:
+        print("        skipped: the Python package gguf is not installed")
+        return
+    for kind, other in STAND_IN.items():
+        got = set(types_of(quantized(kind)).values())
+        assert got == {"F32", other}, f"{kind}: {got}"
+        path = os.path.join(FOLDER, "again.gguf")
+        r = run(["kvasir", "quantize", source(), path, kind])
+        assert "36 of them have rows that are no multiple of 256" in r.stdout, r.stdout
+        os.remove(path)
+
+
+def test_mixes_spend_bits_where_they_count():
+    """5 layers of narrow rows: Q5_0 stands for Q4_K, Q8_0 for Q6_K. More bits in layers 2 and 4 (the last eighth, and each third)."""
+    try:
+        import gguf  # noqa: F401
+    except ImportError:
+        print("        skipped: the Python package gguf is not installed")
+        return
+    got = types_of(quantized("q4_k_m"))
+    head = "output.weight" if "output.weight" in got else "token_embd.weight"
+    rich = {head} | {f"blk.{i}.{n}.weight" for i in (2, 4) for n in ("attn_v", "ffn_down")}
+    for name, kind in got.items():
+        want = "Q8_0" if name in rich else "F32" if kind == "F32" and "norm" in name else "Q5_0"
+        assert kind == want, f"{name} is {kind}, not {want}"
+    need(wide("f32"), "the wide model in f32")
+    got = types_of(wide_quantized("q4_k_m"))
+    assert got["token_embd.weight"] == got["blk.0.attn_v.weight"] == got["blk.0.ffn_down.weight"] == "Q6_K", got
+    assert got["blk.0.attn_q.weight"] == got["blk.0.ffn_up.weight"] == "Q4_K", got
+
+
+def test_searched_blocks_are_as_near_as_llama_cpps():
+    try:
+        import numpy
+        from gguf import GGUFReader
+        from gguf.quants import dequantize
+    except ImportError:
+        print("        skipped: the Python package gguf is not installed")
+        return
+    need(wide("f32"), "the wide model in f32")
+    plain = {t.name: numpy.array(t.data) for t in GGUFReader(wide("f32")).tensors}
+    for kind in SEARCHED:
+        errors = []
+        for path in (wide_quantized(kind), wide(kind)):
+            e = 0.0
+            for t in GGUFReader(path).tensors:
+                if t.tensor_type.name == kind.upper():
+                    x = plain[t.name]
+                    e += float(((dequantize(t.data, t.tensor_type).reshape(x.shape) - x).astype("f8") ** 2).sum())
+            errors.append(e ** 0.5)
+        print(f"        {kind}: {errors[0] / errors[1]:.4f} of llama.cpp's error")
+        assert 0 < errors[0] <= 1.005 * errors[1], f"{kind}: {errors}"
+
+
+def test_llama_cpp_runs_them():
+    try:
+        import xllamacpp
+    except ImportError:
+        print("        skipped: the Python package xllamacpp (llama.cpp as a wheel) is not installed")
+        return
+    need(wide("f32"), "the wide model in f32")
+    for kind in SEARCHED + ["mxfp4", "q4_k_m"]:
+        p = xllamacpp.CommonParams()
+        p.model.path = wide_quantized(kind)
+        p.n_ctx, p.n_parallel, p.warmup = 256, 1, False
+        answer = xllamacpp.Server(p).handle_completions({"prompt": [1, 5, 9], "max_tokens": 8, "temperature": 0})
+        n = answer["usage"]["completion_tokens"]
+        assert 1 <= n <= 8, f"{kind}: {answer}"
 
 
 if __name__ == "__main__":

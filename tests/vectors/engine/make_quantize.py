@@ -32,7 +32,7 @@ def cases(rng):
 def main():
     rng = np.random.default_rng(20261130)
     lines = []
-    for kind in (Q.Q8_0, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.F16, Q.BF16):
+    for kind in (Q.Q8_0, Q.Q4_0, Q.Q4_1, Q.Q5_0, Q.Q5_1, Q.F16, Q.BF16, Q.MXFP4):
         for x in cases(rng):
             x = x.astype("<f4").reshape(1, 32)
             block = x.astype("<f2") if kind == Q.F16 else quantize(x, kind)
