@@ -145,6 +145,8 @@ static bool belongs(struct story *t, const struct sim_note *n, bool learn)
 static bool touches(const struct story *t, const struct sim_note *n)
 {
     uint32_t next = 0;
+    if (strstr(n->text, "%r") != NULL)
+        return false; /* another request's */
     for (const char *p = n->text; *p != '\0' && next < 4; p++) {
         if (*p != '%')
             continue;

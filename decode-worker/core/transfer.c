@@ -274,6 +274,7 @@ static void placed_remote(struct dcw *d, struct dcw_call *c, const struct dcw_ev
     /* With more chunks pages travelled while others were computed: how long that took is not to be seen from here. */
     if (ev->grant.status == KVS_OK && c->t.ended && c->t.end_status == KVS_OK && (c->t.fetch || c->t.source_chunks <= 1))
         wrk_link_add(&d->peers[c->t.peer].link, ev->grant.bytes, (double)p->exposed_us * 1e-6);
+    memset(p->transport, 0, sizeof p->transport); /* an earlier transfer's */
     if (ev->grant.pages > 0)
         memcpy(p->transport, d->peers[c->t.peer].transport, sizeof p->transport);
     d->stats.kv_pages += ev->grant.pages;
@@ -326,6 +327,16 @@ static void grant_failed(struct dcw *d, struct dcw_call *c, const uint32_t *miss
     go_local(d, c, kept, true);
 }
 
+/* Room was made for what the first fetch was to bring: what a window needs to go on earlier, and was found here, has been given back by that. */
+static bool may_fetch_less(const struct dcw *d, const struct wrk_seq_view *v)
+{
+    const struct kvc_layout *l = wrk_sched_layout(d->sched);
+    bool windows = false;
+    for (uint32_t g = 0; g < l->group_count; g++)
+        windows = windows || l->group[g].kind == KVC_WINDOW;
+    return !windows || v->shared == 0;
+}
+
 /* Keeps what landed in front; nothing did: settle begins anew, without a fetch or with one of less. */
 static void fetch_over(struct dcw *d, struct dcw_call *c, const struct dcw_event *ev)
 {
@@ -341,7 +352,7 @@ static void fetch_over(struct dcw *d, struct dcw_call *c, const struct dcw_event
     c->phase = DCW_QUEUED;
     c->dirty = c->later = true;
     if (kept <= v.computed) {
-        bool less = c->t.ended && c->t.end_status == KVS_REQ_NOT_FOUND && !c->fetched_less;
+        bool less = c->t.ended && c->t.end_status == KVS_REQ_NOT_FOUND && !c->fetched_less && may_fetch_less(d, &v);
         if (less && c->t.source_cached < c->t.want_end * wrk_sched_layout(d->sched)->block_tokens)
             c->fetch_tokens = c->t.source_cached; /* a state stands only where a snapshot is: once more, for what is there */
         c->fetched_less = true;
