@@ -76,6 +76,8 @@ def test_score_gives_the_golden_its_logits():
 
 def test_sample_model_keeps_its_exact_answer():
     """The tokens of out_exact forced; bounds for 16-bit activations: 0.01 with KV in f32, 0.06 in f16; no other best token beyond twice that."""
+    if os.environ.get("KVASIR_TEST_THREAD_SANITIZER") == "1":
+        raise Skip("8 prompts of this model take 20 minutes under the thread sanitizer; small models show the same threads")
     model = smollm2()
     path = need(os.path.join(SHARED, "models", "real", "smollm2-135m-q4_1.golden.jsonl"), "the golden output of SmolLM2")
     rows = [json.loads(line) for line in open(path)]
