@@ -81,6 +81,7 @@ static uint64_t check_model(const struct doctor_config *c)
         s = mdl_gguf_parse(f.bytes, f.size, false, &g, &err);
     if (s == KVS_OK)
         s = mdl_card_read(g, &card, &err);
+    s = cli_model_fault(s, path, &err);
     uint64_t size = f.size;
     char text[400];
     (void)kvs_format(text, sizeof text, "%s, %.1f MB%s", s == KVS_OK ? card.arch : "", (double)size / 1e6,

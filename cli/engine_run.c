@@ -24,6 +24,7 @@ kvs_status cli_engine_open(struct cli_engine *e, const struct cli_engine_config 
         s = mdl_card_read(e->gguf, &e->card, err);
     if (s == KVS_OK)
         s = mdl_tokenizer_create(e->gguf, &e->tokenizer, err);
+    s = cli_model_fault(s, path, err);
     if (s != KVS_OK)
         return s;
     e->context = c->context ? c->context : e->card.context_length;
@@ -33,7 +34,7 @@ kvs_status cli_engine_open(struct cli_engine *e, const struct cli_engine_config 
                 e->card.context_length);
     kvs_fp_environment();
     struct eng_load_options o = {.context = e->context, .file_bytes = e->file.bytes, .file_size = e->file.size};
-    return eng_model_load(e->gguf, &e->card, &o, &e->model, NULL, err);
+    return cli_model_fault(eng_model_load(e->gguf, &e->card, &o, &e->model, NULL, err), path, err);
 }
 
 /* One sequence, from its first token on: every block has its page, but a state has one page in all its entries. */

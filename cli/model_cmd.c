@@ -138,6 +138,7 @@ static int info(int argc, char **argv)
         print_keys(g);
     if (s == KVS_OK)
         s = mdl_card_read(g, &card, &err);
+    s = cli_model_fault(s, path, &err);
     if (s == KVS_OK)
         print_card(g, &card, &f);
     mdl_gguf_destroy(g);

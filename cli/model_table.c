@@ -115,12 +115,25 @@ kvs_status cli_model_resolve(const char *text, char *path_out, size_t cap, struc
     int n = snprintf(path_out, cap, "%s", text);
     if (n < 0 || (size_t)n >= cap)
         return kvs_fail(err, KVS_SELF_CONFIG, "the model's path is longer than %zu bytes", cap - 1);
-    if (stat(path_out, &st) != 0)
-        return kvs_fail(err, KVS_SELF_CONFIG, "model '%.120s': %s; give a GGUF file, or the name smollm2", text,
-                        strerror(errno));
+    if (stat(path_out, &st) != 0) {
+        const char *why = strerror(errno);
+        char names[120];
+        cli_model_names(names, sizeof names);
+        return kvs_fail(err, KVS_SELF_CONFIG, "model '%.120s': %s; give a GGUF file, or one of these names: %s", text, why, names);
+    }
     if (!S_ISREG(st.st_mode))
         return kvs_fail(err, KVS_SELF_CONFIG, "model '%.120s' is not a regular file; give a GGUF file", text);
     return KVS_OK;
+}
+
+kvs_status cli_model_fault(kvs_status s, const char *path, struct kvs_error *err)
+{
+    const char *base = strrchr(path, '/');
+    base = base ? base + 1 : path; /* whole paths would push the cause out of the error's line */
+    if (s != KVS_SELF_MODEL || !err || strstr(err->text, base))
+        return s;
+    struct kvs_error cause = *err;
+    return kvs_fail(err, s, "model file '%.60s': %s", base, cause.text);
 }
 
 void cli_model_default_name(const char *path, char *out, size_t cap)

@@ -33,6 +33,8 @@ KVS_MUST_CHECK kvs_status cli_model_path(const struct cli_model_entry *e, char *
 
 /* What --model said, as a path: a name of the table (its file must be in the cache) or a file that exists. */
 KVS_MUST_CHECK kvs_status cli_model_resolve(const char *text, char *path_out, size_t cap, struct kvs_error *err);
+/* Passes s on; an error about what the file holds then names the file. */
+KVS_MUST_CHECK kvs_status cli_model_fault(kvs_status s, const char *path, struct kvs_error *err);
 /* The name users ask for: the table's name for its own file, else the file's stem in lower case. */
 void cli_model_default_name(const char *path, char *out, size_t cap);
 

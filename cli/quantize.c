@@ -5,7 +5,7 @@
  * Weights that are quantized already are refused: rounding twice loses more than the type says.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "base/checked.h"
-#include "cli/cli.h"
+#include "cli/model_table.h"
 #include "cli/quantize_mix.h"
 #include "engine/ops/f16.h"
 #include "engine/quantize.h"
@@ -253,7 +253,7 @@ static kvs_status quantize(const char *in, const char *out, const char *type, st
         return kvs_fail(err, KVS_SELF_CONFIG, "the name of the new file is too long");
     kvs_status s = mdl_file_open(in, &f, err);
     if (s == KVS_OK)
-        s = mdl_gguf_parse(f.bytes, f.size, false, &g, err);
+        s = cli_model_fault(mdl_gguf_parse(f.bytes, f.size, false, &g, err), in, err);
     if (s == KVS_OK) {
         j.g = g;
         j.in = &f;

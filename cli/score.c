@@ -54,7 +54,7 @@ static kvs_status read_text(const char *path, struct kvs_buf *out, struct kvs_er
     bool bad = ferror(f) != 0;
     fclose(f);
     if (bad)
-        return kvs_fail(err, KVS_SELF_IO, "--text '%.160s' cannot be read", path);
+        return kvs_fail(err, KVS_SELF_IO, "--text '%.160s' cannot be read; give a text file", path);
     return s == KVS_OK ? s : kvs_fail(err, s, "--text '%.160s' is larger than %u MB", path, TEXT_MAX >> 20);
 }
 
@@ -68,6 +68,8 @@ static kvs_status read_ids(const struct score_config *c, const struct cli_engine
     kvs_status s = read_text(c->text, &text, err);
     if (s == KVS_OK)
         s = mdl_encode(e->tokenizer, kvs_buf_text(&text), text.len, 0, e->context, out, err);
+    if (s == KVS_REQ_TOO_LONG)
+        s = kvs_fail(err, s, "--text '%.160s' has more tokens than the context of %u; raise --context or give less", c->text, e->context);
     kvs_buf_fini(&text);
     return s;
 }

@@ -26,6 +26,8 @@
 
 #define READY_TIMEOUT_US (180u * 1000000u)
 #define LINK_GRACE_US 5000000u
+#define TELL_AFTER_US 5000000u /* by then a small model has long been up; later, who waits is told for what */
+#define TELL_EVERY_US 30000000u
 #define ASK_MS 3000u /* a machine that starts many daemons at once may leave the router a second without a core; short ones never got an answer */
 #define STOP_GRACE_US 5000000u
 #define GIB (UINT64_C(1) << 30)
@@ -56,6 +58,7 @@ static kvs_status check_model(struct up *u, struct kvs_error *err)
     if (s == KVS_OK)
         s = eng_kv_layout(&card, (kvc_type)u->config.kv_type, u->config.block_tokens, u->config.group_layers, &layout,
                           err);
+    s = cli_model_fault(s, u->model, err);
     if (s == KVS_OK && u->config.context > card.context_length)
         fprintf(stderr, "kvasir: warning: --context %u is more than the %u that this model was made for\n",
                 u->config.context, card.context_length);
@@ -265,13 +268,13 @@ static kvs_status look_for_dead(const struct up *u, struct kvs_error *err)
     return KVS_OK;
 }
 
-/* All workers have joined; linked_out: and every pair of them can move pages. */
-static bool all_joined(const struct up *u, bool *linked_out)
+/* All workers have joined; workers_out: how many have; linked_out: and every pair of them can move pages. */
+static bool all_joined(const struct up *u, uint32_t *workers_out, bool *linked_out)
 {
     json_t *view = NULL;
     if (cli_cluster_view(u->url, ASK_MS, &view, NULL) != KVS_OK)
         return false;
-    uint32_t workers = cli_cluster_workers(view, linked_out);
+    uint32_t workers = *workers_out = cli_cluster_workers(view, linked_out);
     json_decref(view);
     char url[256];
     struct cli_http ready = {.url = url, .timeout_ms = ASK_MS, .connect_ms = ASK_MS};
@@ -279,15 +282,25 @@ static bool all_joined(const struct up *u, bool *linked_out)
     return workers >= u->plan.workers && cli_http(&ready, NULL) == KVS_OK && ready.status == 200;
 }
 
+/* Nobody should have to guess what a start that takes long is waiting for. */
+static void tell_waiting(const struct up *u, uint32_t workers)
+{
+    fprintf(stderr, "kvasir: warning: still waiting: %u of %u workers are ready; logs in %s", workers, u->plan.workers, u->run_dir);
+    if (strcmp(u->config.discovery, "embedded") != 0)
+        fprintf(stderr, "; whether etcd answers says: kvasir doctor --discovery %s", u->config.discovery);
+    fputc('\n', stderr);
+}
+
 /* KVS_REQ_CANCELLED: asked to stop meanwhile. */
 static kvs_status wait_ready(struct up *u, struct kvs_error *err)
 {
-    uint64_t deadline = kvs_now_us() + READY_TIMEOUT_US, joined_at = 0;
+    uint64_t deadline = kvs_now_us() + READY_TIMEOUT_US, joined_at = 0, tell_at = kvs_now_us() + TELL_AFTER_US;
+    uint32_t workers = 0;
     for (;;) {
         if (cli_supervisor_wait(&u->supervisor, kvs_now_us() + 50000) == CLI_WAKE_STOP)
             return kvs_fail(err, KVS_REQ_CANCELLED, "stopped");
         kvs_status s = look_for_dead(u, err);
-        bool linked = false, joined = s == KVS_OK && all_joined(u, &linked);
+        bool linked = false, joined = s == KVS_OK && all_joined(u, &workers, &linked);
         uint64_t now = kvs_now_us();
         if (s != KVS_OK || (joined && linked))
             return s;
@@ -298,6 +311,10 @@ static kvs_status wait_ready(struct up *u, struct kvs_error *err)
                     "kvasir: warning: not every decode worker has a link to every prefill worker; see the logs in %s\n",
                     u->run_dir);
             return KVS_OK;
+        }
+        if (now >= tell_at) {
+            tell_waiting(u, workers);
+            tell_at = now + TELL_EVERY_US;
         }
         if (now >= deadline)
             return kvs_fail(err, KVS_PEER_TIMEOUT, "the cluster was not ready within 180 s; see the logs in %s",

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #define RETRY_US 2000000
+#define SILENT_US 3000000 /* a router that starts at the same time as its workers answers sooner */
 
 /* Owner thread: the loop's. */
 struct client {
@@ -27,6 +28,7 @@ struct client {
     net_conn conn;   /* to the router; 0: none */
     uint32_t stream; /* our MSG_REGISTER call; 0: none */
     uint64_t retry_us;
+    uint64_t silent_us; /* when to say that no router has answered yet; UINT64_MAX: it has, or it was said */
 };
 
 static void tell(struct client *c, const struct msg_member *m)
@@ -57,7 +59,10 @@ static void backend(struct client *c, bool up, const char *text)
 static void set_timer(struct client *c)
 {
     uint64_t at = cls_registry_deadline_us(c->view);
-    kvs_timer_set(c->timer, c->retry_us < at ? c->retry_us : at);
+    if (c->retry_us < at) {
+        at = c->retry_us;
+    }
+    kvs_timer_set(c->timer, c->silent_us < at ? c->silent_us : at);
 }
 
 static void register_now(struct client *c)
@@ -90,6 +95,10 @@ static void client_timer(void *user, uint64_t now_us)
     } else if (c->retry_us <= now_us) {
         c->retry_us = UINT64_MAX;
     }
+    if (c->silent_us <= now_us) {
+        c->silent_us = UINT64_MAX;
+        backend(c, false, "no router answers there yet; start it, or correct --discovery");
+    }
     cls_registry_tick(c->view, now_us);
     drain(c);
     set_timer(c);
@@ -98,6 +107,7 @@ static void client_timer(void *user, uint64_t now_us)
 void cls_embedded_client_up(struct cls_discovery *d, net_conn router_conn)
 {
     struct client *c = (struct client *)d;
+    c->silent_us = UINT64_MAX;
     if (c->conn != router_conn) {
         c->conn = router_conn;
         c->stream = 0;
@@ -193,8 +203,10 @@ static kvs_status client_join(struct cls_discovery *d, const struct msg_card *ca
     c->joined = true;
     if (c->conn != 0) {
         register_now(c);
-        set_timer(c);
+    } else {
+        c->silent_us = kvs_now_us() + SILENT_US;
     }
+    set_timer(c);
     return KVS_OK;
 }
 
@@ -202,7 +214,7 @@ static void client_leave(struct cls_discovery *d)
 {
     struct client *c = (struct client *)d;
     c->joined = false;
-    c->retry_us = UINT64_MAX;
+    c->retry_us = c->silent_us = UINT64_MAX;
     if (c->stream != 0) {
         net_rpc_cancel(c->rpc, c->conn, c->stream);
         c->stream = 0;
@@ -232,7 +244,7 @@ kvs_status cls_embedded_client_create(struct kvs_loop *loop, struct net_rpc *rpc
     c->base.ops = &client_ops;
     c->rpc = rpc;
     c->ev = *ev;
-    c->retry_us = UINT64_MAX;
+    c->retry_us = c->silent_us = UINT64_MAX;
     kvs_status s = cls_registry_create(CLS_EMBEDDED_MEMBERS_MAX, CLS_FOREVER, &c->view);
     if (s == KVS_OK) {
         s = kvs_timer_create(loop, client_timer, c, &c->timer);

@@ -59,7 +59,7 @@ kvs_status mdl_template_create(const struct mdl_gguf *g, struct mdl_template **o
     if (t == NULL)
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for the chat template");
     if (!mdl_gguf_str(g, "tokenizer.chat_template", &text)) {
-        kvs_format(t->why, sizeof t->why, "the model file has no chat template: use /v1/completions");
+        kvs_format(t->why, sizeof t->why, "the model file has no chat template; use /v1/completions");
         *out = t;
         return KVS_OK;
     }
@@ -68,7 +68,7 @@ kvs_status mdl_template_create(const struct mdl_gguf *g, struct mdl_template **o
         s = jin_parse(text.data, text.len, &t->program, &cause);
     if (s == KVS_OK || s == KVS_SELF_MODEL) {
         if (s != KVS_OK)
-            kvs_format(t->why, sizeof t->why, "the model's chat template cannot be used (%s): use /v1/completions",
+            kvs_format(t->why, sizeof t->why, "the model's chat template cannot be used (%s); use /v1/completions",
                        cause.text);
         *out = t;
         return KVS_OK;

@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "sys/secret.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +36,7 @@ kvs_status kvs_secret_load(const char *file, char out[KVS_SECRET_MAX], struct kv
         return given != NULL && given[0] != 0 ? take(given, strlen(given), "$KVASIR_AUTH", out, err) : KVS_OK;
     FILE *f = fopen(file, "re");
     if (f == NULL)
-        return kvs_fail(err, KVS_SELF_CONFIG, "--auth-file %.200s cannot be read", file);
+        return kvs_fail(err, KVS_SELF_CONFIG, "--auth-file %.200s cannot be read: %s", file, strerror(errno));
     size_t n = fread(text, 1, sizeof text, f);
     (void)fclose(f);
     return take(text, n, file, out, err);

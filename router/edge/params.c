@@ -274,7 +274,8 @@ static kvs_status bad_json(const char *body, size_t n, const json_error_t *e, st
     size_t at = e->position > 0 && (size_t)e->position <= n ? (size_t)e->position : n;
     if (code == json_error_numeric_overflow || code == json_error_duplicate_key || code == json_error_null_character)
         key_before(body, at, key, sizeof(key));
-    return rtr_fail(f, KVS_REQ_INVALID, key, "the body is not valid JSON: %s (line %d, column %d)", e->text, e->line, e->column);
+    const char *why = code == json_error_null_character ? "a string may not hold the character \\u0000; leave it out" : e->text;
+    return rtr_fail(f, KVS_REQ_INVALID, key, "the body is not valid JSON: %s (line %d, column %d)", why, e->line, e->column);
 }
 
 kvs_status rtr_params_parse(rtr_kind kind, const void *body, size_t n, struct rtr_params *p, struct rtr_fault *f)

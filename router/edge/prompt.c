@@ -29,7 +29,7 @@ static kvs_status chat(const struct rtr_model *m, const struct rtr_params *p, st
 {
     char why[200] = "";
     if (!mdl_template_ready(m->chat, why, sizeof(why)))
-        return rtr_fail(f, KVS_REQ_INVALID, "messages", "model '%.64s' cannot chat: %s; use /v1/completions", m->name, why);
+        return rtr_fail(f, KVS_REQ_INVALID, "messages", "model '%.64s' cannot chat: %s", m->name, why);
     struct kvs_buf text;
     struct kvs_error e = {0};
     kvs_buf_init(&text, RENDERED_MAX);

@@ -96,6 +96,9 @@ def test_beyond_this_machine_only_with_a_key():
         assert r.returncode != 0 and "--auth-file FILE" in r.stderr, r.stderr
         r = run([program, "--control", "tcp://0.0.0.0:0", *flags], env={"KVASIR_AUTH": "short"})
         assert r.returncode != 0 and "16 to 127" in r.stderr, r.stderr
+    r = run(["kvasir-decode-worker", "--model", STORIES, "--discovery", "tcp://127.0.0.1:1", "--listen", "127.0.0.1:0", "--control",
+             "tcp://0.0.0.0:0"], 20, {"KVASIR_AUTH": "0123456789abcdef"})
+    assert r.returncode != 0 and "--advertise HOST" in r.stderr, r.stderr  # others would dial themselves
     r = run(["kvasir-router", "--control", "tcp://127.0.0.1:0", "--listen", "127.0.0.1:0", "--auth-file", "/no/such/file"])
     assert r.returncode != 0 and "/no/such/file" in r.stderr, r.stderr
 

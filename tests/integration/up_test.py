@@ -27,8 +27,13 @@ def test_what_cannot_start_says_why():
         broken = os.path.join(d, "broken.gguf")
         with open(broken, "wb") as f:
             f.write(open(model(), "rb").read(5000))
-        refuse(["--model", "/nonexistent.gguf"], "nonexistent.gguf")
+        refuse(["--model", "/nonexistent.gguf"], "nonexistent.gguf", "smollm2, gemma3")
+        refuse(["--model", model(), "--auth-file", "/nonexistent.key"], "nonexistent.key", "No such file")
         refuse(["--model", broken])
+        text = os.path.join(d, "text.gguf")
+        with open(text, "w") as f:
+            f.write("no model at all")
+        refuse(["--model", text], "text.gguf", "not a GGUF file")
         refuse(["--model", d])
         refuse(["--model", model(), "--listen", f"127.0.0.1:{port}"], str(port), "in use")
         refuse(["--model", model(), "--listen", "nonsense"], "HOST:PORT")
@@ -40,6 +45,32 @@ def test_what_cannot_start_says_why():
         refuse(["--model", model(), "--kv-memory", "1"], "did not start")
         refuse(["--model", model(), "--decode", "0"], "decode")
         refuse(["--model", model(), "stray"], "stray")
+
+
+def says(args, *words):
+    """The program keeps waiting, and tells for what; then it ends when asked to."""
+    with tempfile.TemporaryFile("w+") as err:
+        p = subprocess.Popen([os.path.join(BIN, args[0]), *args[1:]], stderr=err, stdout=subprocess.DEVNULL)
+
+        def told():
+            err.seek(0)
+            text = err.read()
+            return all(word in text for word in words)
+
+        try:
+            wait_for(f"a line that says {words}", 50 * SLOW, told)
+        finally:
+            p.send_signal(signal.SIGINT)
+            assert p.wait(20 * SLOW) == 0
+
+
+def test_who_waits_says_for_what():
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # bound, not listening: nobody answers there
+        at = f"127.0.0.1:{silent.getsockname()[1]}"
+        says(["kvasir", "up", "--listen", "127.0.0.1:0", "--model", model(), "--discovery", f"etcd://{at}"], "of 2 workers are ready",
+             f"doctor --discovery etcd://{at}")
+        says(["kvasir-decode-worker", "--listen", "127.0.0.1:0", "--model", model(), "--discovery", f"tcp://{at}"], "no router answers")
 
 
 def test_run_dir_in_use_is_refused():

@@ -518,14 +518,16 @@ static kvs_status create_network(struct wrk_worker *w, struct kvs_error *err)
     struct net_ops_config oc = {.listen = w->config.listen, .metrics = http_metrics, .ready = http_ready, .user = w};
     struct msg_card *card = &w->loaded.member;
     w->etcd = net_etcd_is_url(w->config.discovery);
+    /* Members read our URLs on their own hosts, unless the router's is a socket of this one. */
+    bool outside = w->etcd || w->config.advertise[0] != 0 || strncmp(w->config.discovery, "tcp://", 6) == 0;
     kvs_status st = net_rpc_create(w->loop, &w->hello, &h, &w->rpc, err);
     if (st == KVS_OK)
         st = net_rpc_listen(w->rpc, w->config.control, card->control_url, sizeof card->control_url, err);
     if (st == KVS_OK)
         st = net_ops_start(&oc, &w->ops, card->http_url, sizeof card->http_url, err);
-    if (st == KVS_OK && (w->etcd || w->config.advertise[0] != 0))
+    if (st == KVS_OK && outside)
         st = net_advertise(w->config.advertise, card->control_url, sizeof card->control_url, err);
-    if (st == KVS_OK && (w->etcd || w->config.advertise[0] != 0))
+    if (st == KVS_OK && outside)
         st = net_advertise(w->config.advertise, card->http_url, sizeof card->http_url, err);
     if (st != KVS_OK)
         return st;

@@ -131,6 +131,18 @@ static void test_bad_bodies_name_the_field(void **state)
     }
 }
 
+static void test_a_nul_is_refused_in_words_of_ours(void **state)
+{
+    (void)state;
+    const char *body = "{\"model\":\"m\",\"prompt\":\"a\\u0000b\"}";
+    struct rtr_params p;
+    struct rtr_fault f;
+    assert_int_equal(rtr_params_parse(RTR_COMPLETION, body, strlen(body), &p, &f), KVS_REQ_INVALID);
+    assert_non_null(strstr(f.text, "\\u0000; leave it out"));
+    assert_string_equal(f.param, "prompt");
+    rtr_params_fini(&p);
+}
+
 static void test_deep_nesting_is_an_error(void **state)
 {
     (void)state;
@@ -218,6 +230,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bad_bodies_name_the_field),
+        cmocka_unit_test(test_a_nul_is_refused_in_words_of_ours),
         cmocka_unit_test(test_deep_nesting_is_an_error),
         cmocka_unit_test(test_good_bodies_are_understood),
     };

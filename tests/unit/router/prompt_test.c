@@ -206,7 +206,9 @@ static void test_a_model_without_a_template_cannot_chat(void **state)
     uint32_t max;
     assert_int_equal(rtr_params_parse(RTR_CHAT, body, strlen(body), &p, &f), KVS_OK);
     assert_int_equal(rtr_prompt(tiny, &p, &ids, &max, &f), KVS_REQ_INVALID);
-    assert_non_null(strstr(f.text, "/v1/completions"));
+    const char *remedy = strstr(f.text, "use /v1/completions");
+    assert_non_null(remedy);
+    assert_null(strstr(remedy + 1, "use /v1/completions")); /* said once */
     mdl_ids_fini(&ids);
     rtr_params_fini(&p);
 }
