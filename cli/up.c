@@ -26,7 +26,7 @@
 
 #define READY_TIMEOUT_US (180u * 1000000u)
 #define LINK_GRACE_US 5000000u
-#define TELL_AFTER_US 5000000u /* by then a small model has long been up; later, who waits is told for what */
+#define TELL_AFTER_US 10000000u /* by then a small model has long been up; later, who waits is told for what */
 #define TELL_EVERY_US 30000000u
 #define ASK_MS 3000u /* a machine that starts many daemons at once may leave the router a second without a core; short ones never got an answer */
 #define STOP_GRACE_US 5000000u
