@@ -367,8 +367,8 @@ static bool sink_call(void *self, net_conn conn, uint32_t stream, const struct m
     struct kvs_arena arena;
     kvs_status st = KVS_OK;
     struct dcw_event ev = {.conn = conn, .stream = stream};
-    struct msg_generate generate;
-    struct msg_abort abort_msg;
+    struct msg_generate generate = {0}; /* what cannot be decoded stays empty, and is not fed */
+    struct msg_abort abort_msg = {0};
     kvs_arena_init(&arena, DECODE_MAX);
     if (call->method == MSG_TOKENS) {
         ev.kind = DCW_EV_TOKENS_OPEN;
