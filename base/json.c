@@ -210,3 +210,27 @@ void kvs_json_null(struct kvs_json *j)
     value(j);
     put(j, "null", 4);
 }
+
+void kvs_json_field_string(struct kvs_json *j, const char *key, const char *text)
+{
+    kvs_json_key(j, key);
+    kvs_json_string(j, text);
+}
+
+void kvs_json_field_u64(struct kvs_json *j, const char *key, uint64_t v)
+{
+    kvs_json_key(j, key);
+    kvs_json_u64(j, v);
+}
+
+void kvs_json_field_f64(struct kvs_json *j, const char *key, double v)
+{
+    kvs_json_key(j, key);
+    kvs_json_f64(j, v);
+}
+
+void kvs_json_field_bool(struct kvs_json *j, const char *key, bool v)
+{
+    kvs_json_key(j, key);
+    kvs_json_bool(j, v);
+}

@@ -32,5 +32,10 @@ void kvs_json_f32(struct kvs_json *j, float v);  /* 9 significant digits: the ex
 void kvs_json_f64(struct kvs_json *j, double v); /* 15 significant digits; null when not finite */
 void kvs_json_bool(struct kvs_json *j, bool v);
 void kvs_json_null(struct kvs_json *j);
+/* Key and value in one call. */
+void kvs_json_field_string(struct kvs_json *j, const char *key, const char *text);
+void kvs_json_field_u64(struct kvs_json *j, const char *key, uint64_t v);
+void kvs_json_field_f64(struct kvs_json *j, const char *key, double v);
+void kvs_json_field_bool(struct kvs_json *j, const char *key, bool v);
 
 #endif

@@ -116,16 +116,12 @@ static kvs_status say_position(const struct score_config *c, struct kvs_buf *lin
     kvs_buf_clear(line);
     kvs_json_begin(&j, line);
     kvs_json_object(&j);
-    kvs_json_key(&j, "pos");
-    kvs_json_u64(&j, pos);
-    kvs_json_key(&j, "id");
-    kvs_json_u64(&j, id);
+    kvs_json_field_u64(&j, "pos", pos);
+    kvs_json_field_u64(&j, "id", id);
     kvs_json_key(&j, "logit");
     kvs_json_f32(&j, row[id]);
-    kvs_json_key(&j, "logprob");
-    kvs_json_f64(&j, logprob);
-    kvs_json_key(&j, "best");
-    kvs_json_u64(&j, best);
+    kvs_json_field_f64(&j, "logprob", logprob);
+    kvs_json_field_u64(&j, "best", best);
     kvs_json_key(&j, "best_logit");
     kvs_json_f32(&j, row[best]);
     kvs_json_key(&j, "top");
@@ -156,12 +152,9 @@ static kvs_status say_total(const struct score_config *c, struct kvs_buf *line, 
     kvs_buf_clear(line);
     kvs_json_begin(&j, line);
     kvs_json_object(&j);
-    kvs_json_key(&j, "tokens");
-    kvs_json_u64(&j, t->tokens);
-    kvs_json_key(&j, "nll");
-    kvs_json_f64(&j, t->nll);
-    kvs_json_key(&j, "perplexity");
-    kvs_json_f64(&j, perplexity);
+    kvs_json_field_u64(&j, "tokens", t->tokens);
+    kvs_json_field_f64(&j, "nll", t->nll);
+    kvs_json_field_f64(&j, "perplexity", perplexity);
     kvs_json_object_end(&j);
     kvs_status s = kvs_json_end(&j);
     if (s == KVS_OK)

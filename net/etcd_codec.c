@@ -92,8 +92,7 @@ static void put_i64(struct kvs_json *j, const char *name, int64_t v)
 {
     char text[24];
     kvs_format(text, sizeof text, "%lld", (long long)v);
-    kvs_json_key(j, name);
-    kvs_json_string(j, text);
+    kvs_json_field_string(j, name, text);
 }
 
 static void put_bytes(struct kvs_json *j, const char *name, const void *bytes, size_t n)
@@ -187,10 +186,8 @@ kvs_status net_etcd_put_swap(struct kvs_buf *out, const char *key, int64_t mod_r
     kvs_json_array(&j);
     kvs_json_object(&j);
     put_bytes(&j, "key", key, strlen(key));
-    kvs_json_key(&j, "result");
-    kvs_json_string(&j, "EQUAL");
-    kvs_json_key(&j, "target");
-    kvs_json_string(&j, "MOD");
+    kvs_json_field_string(&j, "result", "EQUAL");
+    kvs_json_field_string(&j, "target", "MOD");
     put_i64(&j, "mod_revision", mod_revision);
     kvs_json_object_end(&j);
     kvs_json_array_end(&j);
@@ -235,10 +232,8 @@ kvs_status net_etcd_put_login(struct kvs_buf *out, const char *user, const char 
     struct kvs_json j;
     kvs_json_begin(&j, out);
     kvs_json_object(&j);
-    kvs_json_key(&j, "name");
-    kvs_json_string(&j, user);
-    kvs_json_key(&j, "password");
-    kvs_json_string(&j, password);
+    kvs_json_field_string(&j, "name", user);
+    kvs_json_field_string(&j, "password", password);
     kvs_json_object_end(&j);
     return kvs_json_end(&j);
 }

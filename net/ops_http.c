@@ -65,10 +65,8 @@ static enum MHD_Result answer_error(struct MHD_Connection *connection, unsigned 
     kvs_json_object(&j);
     kvs_json_key(&j, "error");
     kvs_json_object(&j);
-    kvs_json_key(&j, "message");
-    kvs_json_string(&j, text);
-    kvs_json_key(&j, "type");
-    kvs_json_string(&j, type);
+    kvs_json_field_string(&j, "message", text);
+    kvs_json_field_string(&j, "type", type);
     kvs_json_object_end(&j);
     kvs_json_object_end(&j);
     if (kvs_json_end(&j) != KVS_OK) {

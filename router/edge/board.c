@@ -100,24 +100,11 @@ static void pages_json(const struct msg_load *l, struct kvs_json *j)
                       {"held", l->pages[g].held},
                       {"fenced", l->pages[g].fenced}};
         for (size_t i = 0; i < sizeof(fields) / sizeof(*fields); i++) {
-            kvs_json_key(j, fields[i].key);
-            kvs_json_u64(j, fields[i].n);
+            kvs_json_field_u64(j, fields[i].key, fields[i].n);
         }
         kvs_json_object_end(j);
     }
     kvs_json_array_end(j);
-}
-
-static void text_field(struct kvs_json *j, const char *key, const char *text)
-{
-    kvs_json_key(j, key);
-    kvs_json_string(j, text);
-}
-
-static void number_field(struct kvs_json *j, const char *key, uint64_t n)
-{
-    kvs_json_key(j, key);
-    kvs_json_u64(j, n);
 }
 
 static void fingerprint_field(struct kvs_json *j, const uint8_t *bytes)
@@ -125,34 +112,28 @@ static void fingerprint_field(struct kvs_json *j, const uint8_t *bytes)
     char hex[65];
     for (size_t i = 0; i < 32; i++)
         kvs_format(hex + 2 * i, sizeof(hex) - 2 * i, "%02x", bytes[i]);
-    text_field(j, "fingerprint", hex);
+    kvs_json_field_string(j, "fingerprint", hex);
 }
 
 static void epoch_field(struct kvs_json *j, uint64_t epoch)
 {
     char hex[24];
     kvs_format(hex, sizeof(hex), "%016" PRIx64, epoch);
-    text_field(j, "epoch", hex);
-}
-
-static void seconds_field(struct kvs_json *j, const char *key, double s)
-{
-    kvs_json_key(j, key);
-    kvs_json_f64(j, s);
+    kvs_json_field_string(j, "epoch", hex);
 }
 
 static void speed_json(const struct msg_speed *s, struct kvs_json *j)
 {
     kvs_json_key(j, "speed");
     kvs_json_object(j);
-    number_field(j, "prefill_samples", s->prefill_samples);
-    seconds_field(j, "prefill_fixed_s", s->prefill_fixed_s);
-    seconds_field(j, "prefill_token_s", s->prefill_token_s);
-    seconds_field(j, "prefill_pair_s", s->prefill_pair_s);
-    number_field(j, "step_samples", s->step_samples);
-    seconds_field(j, "step_fixed_s", s->step_fixed_s);
-    seconds_field(j, "step_sequence_s", s->step_sequence_s);
-    seconds_field(j, "step_context_s", s->step_context_s);
+    kvs_json_field_u64(j, "prefill_samples", s->prefill_samples);
+    kvs_json_field_f64(j, "prefill_fixed_s", s->prefill_fixed_s);
+    kvs_json_field_f64(j, "prefill_token_s", s->prefill_token_s);
+    kvs_json_field_f64(j, "prefill_pair_s", s->prefill_pair_s);
+    kvs_json_field_u64(j, "step_samples", s->step_samples);
+    kvs_json_field_f64(j, "step_fixed_s", s->step_fixed_s);
+    kvs_json_field_f64(j, "step_sequence_s", s->step_sequence_s);
+    kvs_json_field_f64(j, "step_context_s", s->step_context_s);
     kvs_json_object_end(j);
 }
 
@@ -160,39 +141,39 @@ static void worker_json(const struct rtr_worker_view *w, struct kvs_json *j)
 {
     const struct msg_load *l = w->load;
     kvs_json_object(j);
-    text_field(j, "id", w->card.id);
-    text_field(j, "role", msg_role_name(w->card.role));
-    number_field(j, "pid", w->card.pid);
+    kvs_json_field_string(j, "id", w->card.id);
+    kvs_json_field_string(j, "role", msg_role_name(w->card.role));
+    kvs_json_field_u64(j, "pid", w->card.pid);
     epoch_field(j, w->card.epoch);
-    text_field(j, "state", w->state);
-    text_field(j, "why", w->why ? w->why : "");
-    text_field(j, "model", w->card.model);
-    text_field(j, "control_url", w->card.control_url);
-    text_field(j, "http_url", w->card.http_url);
-    text_field(j, "numerics", w->card.numerics);
-    text_field(j, "layout", w->card.layout);
-    text_field(j, "kv_types", w->card.kv_types);
-    text_field(j, "rope", w->card.rope);
+    kvs_json_field_string(j, "state", w->state);
+    kvs_json_field_string(j, "why", w->why ? w->why : "");
+    kvs_json_field_string(j, "model", w->card.model);
+    kvs_json_field_string(j, "control_url", w->card.control_url);
+    kvs_json_field_string(j, "http_url", w->card.http_url);
+    kvs_json_field_string(j, "numerics", w->card.numerics);
+    kvs_json_field_string(j, "layout", w->card.layout);
+    kvs_json_field_string(j, "kv_types", w->card.kv_types);
+    kvs_json_field_string(j, "rope", w->card.rope);
     fingerprint_field(j, w->card.fingerprint);
-    number_field(j, "context", w->card.context);
-    number_field(j, "block_tokens", w->card.block_tokens);
+    kvs_json_field_u64(j, "context", w->card.context);
+    kvs_json_field_u64(j, "block_tokens", w->card.block_tokens);
     pages_json(l, j);
-    number_field(j, "running", l ? l->running : 0);
-    number_field(j, "waiting", l ? l->waiting : 0);
-    number_field(j, "outstanding_tokens", l ? l->outstanding_tokens : 0);
-    number_field(j, "load_age_ms", l ? w->load_age_ms : 0);
-    number_field(j, "prefill_left", l ? l->prefill_left : 0);
+    kvs_json_field_u64(j, "running", l ? l->running : 0);
+    kvs_json_field_u64(j, "waiting", l ? l->waiting : 0);
+    kvs_json_field_u64(j, "outstanding_tokens", l ? l->outstanding_tokens : 0);
+    kvs_json_field_u64(j, "load_age_ms", l ? w->load_age_ms : 0);
+    kvs_json_field_u64(j, "prefill_left", l ? l->prefill_left : 0);
     if (l)
         speed_json(&l->speed, j);
     kvs_json_key(j, "peers");
     kvs_json_array(j);
     for (uint32_t i = 0; l && i < l->peer_count; i++) {
         kvs_json_object(j);
-        text_field(j, "id", l->peers[i].id);
-        text_field(j, "transport", l->peers[i].transport);
-        number_field(j, "samples", l->peers[i].samples);
-        seconds_field(j, "latency_s", l->peers[i].latency_s);
-        seconds_field(j, "byte_s", l->peers[i].byte_s);
+        kvs_json_field_string(j, "id", l->peers[i].id);
+        kvs_json_field_string(j, "transport", l->peers[i].transport);
+        kvs_json_field_u64(j, "samples", l->peers[i].samples);
+        kvs_json_field_f64(j, "latency_s", l->peers[i].latency_s);
+        kvs_json_field_f64(j, "byte_s", l->peers[i].byte_s);
         kvs_json_object_end(j);
     }
     kvs_json_array_end(j);
@@ -209,17 +190,16 @@ void rtr_board_status(struct rtr_board *b, const struct rtr_status_view *v)
     kvs_json_object(&j);
     kvs_json_key(&j, "router");
     kvs_json_object(&j);
-    text_field(&j, "id", b->name);
-    number_field(&j, "pid", (uint64_t)getpid());
+    kvs_json_field_string(&j, "id", b->name);
+    kvs_json_field_u64(&j, "pid", (uint64_t)getpid());
     epoch_field(&j, b->epoch);
-    text_field(&j, "version", KVASIR_VERSION);
-    kvs_json_key(&j, "ready");
-    kvs_json_bool(&j, b->ready);
-    number_field(&j, "running", v->running);
-    number_field(&j, "waiting", v->waiting);
-    number_field(&j, "index_blocks", v->index_blocks);
-    number_field(&j, "index_bytes", v->index_bytes);
-    number_field(&j, "index_dropped", v->index_dropped);
+    kvs_json_field_string(&j, "version", KVASIR_VERSION);
+    kvs_json_field_bool(&j, "ready", b->ready);
+    kvs_json_field_u64(&j, "running", v->running);
+    kvs_json_field_u64(&j, "waiting", v->waiting);
+    kvs_json_field_u64(&j, "index_blocks", v->index_blocks);
+    kvs_json_field_u64(&j, "index_bytes", v->index_bytes);
+    kvs_json_field_u64(&j, "index_dropped", v->index_dropped);
     kvs_json_object_end(&j);
     kvs_json_key(&j, "workers");
     kvs_json_array(&j);

@@ -84,17 +84,14 @@ kvs_status rtr_fault_write(const struct rtr_fault *f, struct kvs_buf *out)
     kvs_json_object(&j);
     kvs_json_key(&j, "error");
     kvs_json_object(&j);
-    kvs_json_key(&j, "message");
-    kvs_json_string(&j, f->text);
-    kvs_json_key(&j, "type");
-    kvs_json_string(&j, type_of(f->status));
+    kvs_json_field_string(&j, "message", f->text);
+    kvs_json_field_string(&j, "type", type_of(f->status));
     kvs_json_key(&j, "param");
     if (f->param[0])
         kvs_json_string(&j, f->param);
     else
         kvs_json_null(&j);
-    kvs_json_key(&j, "code");
-    kvs_json_string(&j, rtr_fault_code(f->status));
+    kvs_json_field_string(&j, "code", rtr_fault_code(f->status));
     kvs_json_object_end(&j);
     kvs_json_object_end(&j);
     return kvs_json_end(&j);

@@ -38,8 +38,7 @@ static void write_reply(const struct rtr_flush *f, struct kvs_buf *out)
         const struct told *t = &f->told[i];
         bool good = t->end.status == KVS_OK;
         kvs_json_object(&j);
-        kvs_json_key(&j, "id");
-        kvs_json_string(&j, t->worker);
+        kvs_json_field_string(&j, "id", t->worker);
         kvs_json_key(&j, good ? "tokens" : "error");
         if (good)
             kvs_json_u64(&j, t->end.cached_tokens);
@@ -49,8 +48,7 @@ static void write_reply(const struct rtr_flush *f, struct kvs_buf *out)
         tokens += good ? t->end.cached_tokens : 0;
     }
     kvs_json_array_end(&j);
-    kvs_json_key(&j, "tokens");
-    kvs_json_u64(&j, tokens);
+    kvs_json_field_u64(&j, "tokens", tokens);
     kvs_json_object_end(&j);
     if (kvs_json_end(&j) != KVS_OK)
         kvs_buf_clear(out);

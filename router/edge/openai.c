@@ -40,14 +40,10 @@ static void extras(const struct rtr_answer *a, const struct rtr_answer_choice *c
 static void head(const struct rtr_answer *a, const char *object, struct kvs_json *j)
 {
     kvs_json_object(j);
-    kvs_json_key(j, "id");
-    kvs_json_string(j, a->id);
-    kvs_json_key(j, "object");
-    kvs_json_string(j, object);
-    kvs_json_key(j, "created");
-    kvs_json_u64(j, a->created);
-    kvs_json_key(j, "model");
-    kvs_json_string(j, a->model->name);
+    kvs_json_field_string(j, "id", a->id);
+    kvs_json_field_string(j, "object", object);
+    kvs_json_field_u64(j, "created", a->created);
+    kvs_json_field_string(j, "model", a->model->name);
 }
 
 static void usage(const struct rtr_answer *a, struct kvs_json *j)
@@ -56,16 +52,12 @@ static void usage(const struct rtr_answer *a, struct kvs_json *j)
     for (uint32_t i = 0; i < a->choice_count; i++)
         made += a->choice[i].tokens;
     kvs_json_object(j);
-    kvs_json_key(j, "prompt_tokens");
-    kvs_json_u64(j, a->prompt_tokens);
-    kvs_json_key(j, "completion_tokens");
-    kvs_json_u64(j, made);
-    kvs_json_key(j, "total_tokens");
-    kvs_json_u64(j, a->prompt_tokens + made);
+    kvs_json_field_u64(j, "prompt_tokens", a->prompt_tokens);
+    kvs_json_field_u64(j, "completion_tokens", made);
+    kvs_json_field_u64(j, "total_tokens", a->prompt_tokens + made);
     kvs_json_key(j, "prompt_tokens_details");
     kvs_json_object(j);
-    kvs_json_key(j, "cached_tokens");
-    kvs_json_u64(j, a->cached_tokens);
+    kvs_json_field_u64(j, "cached_tokens", a->cached_tokens);
     kvs_json_object_end(j);
     kvs_json_object_end(j);
 }
@@ -112,14 +104,11 @@ kvs_status rtr_openai_role(const struct rtr_answer *a, uint32_t choice, struct k
     struct kvs_json j;
     kvs_status s = event_begin(a, &j, out);
     kvs_json_object(&j);
-    kvs_json_key(&j, "index");
-    kvs_json_u64(&j, choice);
+    kvs_json_field_u64(&j, "index", choice);
     kvs_json_key(&j, "delta");
     kvs_json_object(&j);
-    kvs_json_key(&j, "role");
-    kvs_json_string(&j, "assistant");
-    kvs_json_key(&j, "content");
-    kvs_json_string(&j, "");
+    kvs_json_field_string(&j, "role", "assistant");
+    kvs_json_field_string(&j, "content", "");
     kvs_json_object_end(&j);
     choice_end(&j, NULL);
     extras(a, &a->choice[choice], true, false, &j);
@@ -134,8 +123,7 @@ kvs_status rtr_openai_chunk(const struct rtr_answer *a, uint32_t choice, bool la
     struct kvs_json j;
     kvs_status s = event_begin(a, &j, out);
     kvs_json_object(&j);
-    kvs_json_key(&j, "index");
-    kvs_json_u64(&j, choice);
+    kvs_json_field_u64(&j, "index", choice);
     if (a->kind == RTR_CHAT) {
         kvs_json_key(&j, "delta");
         kvs_json_object(&j);
@@ -167,13 +155,11 @@ static void whole_choice(const struct rtr_answer *a, uint32_t i, struct kvs_json
 {
     const struct rtr_answer_choice *c = &a->choice[i];
     kvs_json_object(j);
-    kvs_json_key(j, "index");
-    kvs_json_u64(j, i);
+    kvs_json_field_u64(j, "index", i);
     if (a->kind == RTR_CHAT) {
         kvs_json_key(j, "message");
         kvs_json_object(j);
-        kvs_json_key(j, "role");
-        kvs_json_string(j, "assistant");
+        kvs_json_field_string(j, "role", "assistant");
         kvs_json_key(j, "content");
         kvs_json_bytes(j, c->text.data, c->text.len);
         kvs_json_key(j, "refusal");

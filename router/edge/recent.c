@@ -12,41 +12,23 @@ void rtr_recent_add(struct rtr_recent *r, const struct rtr_placed_row *row)
     r->count += r->count < RTR_RECENT_MAX;
 }
 
-static void text_field(struct kvs_json *j, const char *key, const char *text)
-{
-    kvs_json_key(j, key);
-    kvs_json_string(j, text);
-}
-
-static void number_field(struct kvs_json *j, const char *key, double n)
-{
-    kvs_json_key(j, key);
-    kvs_json_f64(j, n);
-}
-
-static void flag_field(struct kvs_json *j, const char *key, bool flag)
-{
-    kvs_json_key(j, key);
-    kvs_json_bool(j, flag);
-}
-
 static void option_json(const struct rtr_option *o, struct kvs_json *j)
 {
     kvs_json_object(j);
-    text_field(j, "mode", o->prefill[0] ? "remote" : "local");
-    text_field(j, "decode", o->decode);
-    text_field(j, "prefill", o->prefill[0] ? o->prefill : o->decode);
-    text_field(j, "fetch", o->fetch);
-    number_field(j, "cached", o->cached_tokens);
-    number_field(j, "queue_s", o->cost.queue_s);
-    number_field(j, "fetch_s", o->cost.fetch_s);
-    number_field(j, "prefill_s", o->cost.prefill_s);
-    number_field(j, "exposed_s", o->cost.exposed_s);
-    number_field(j, "ttft_s", o->cost.ttft_s);
-    number_field(j, "step_s", o->cost.step_s);
-    flag_field(j, "suspect", o->suspect);
-    flag_field(j, "slow", o->slow);
-    flag_field(j, "unwanted", o->unwanted);
+    kvs_json_field_string(j, "mode", o->prefill[0] ? "remote" : "local");
+    kvs_json_field_string(j, "decode", o->decode);
+    kvs_json_field_string(j, "prefill", o->prefill[0] ? o->prefill : o->decode);
+    kvs_json_field_string(j, "fetch", o->fetch);
+    kvs_json_field_f64(j, "cached", o->cached_tokens);
+    kvs_json_field_f64(j, "queue_s", o->cost.queue_s);
+    kvs_json_field_f64(j, "fetch_s", o->cost.fetch_s);
+    kvs_json_field_f64(j, "prefill_s", o->cost.prefill_s);
+    kvs_json_field_f64(j, "exposed_s", o->cost.exposed_s);
+    kvs_json_field_f64(j, "ttft_s", o->cost.ttft_s);
+    kvs_json_field_f64(j, "step_s", o->cost.step_s);
+    kvs_json_field_bool(j, "suspect", o->suspect);
+    kvs_json_field_bool(j, "slow", o->slow);
+    kvs_json_field_bool(j, "unwanted", o->unwanted);
     kvs_json_object_end(j);
 }
 
@@ -55,13 +37,13 @@ static void row_json(const struct rtr_placed_row *row, uint64_t now_us, struct k
     char hex[24];
     kvs_format(hex, sizeof(hex), "%016" PRIx64, row->id);
     kvs_json_object(j);
-    text_field(j, "request", hex);
-    number_field(j, "age_s", now_us > row->at_us ? (double)(now_us - row->at_us) * 1e-6 : 0);
-    number_field(j, "prompt_tokens", row->prompt_tokens);
-    text_field(j, "mode", row->mode == MSG_PLACE_REMOTE ? "remote" : "local");
-    number_field(j, "cached", row->cached_tokens);
-    number_field(j, "predicted_s", row->option[0].cost.ttft_s);
-    number_field(j, "measured_s", row->measured_s);
+    kvs_json_field_string(j, "request", hex);
+    kvs_json_field_f64(j, "age_s", now_us > row->at_us ? (double)(now_us - row->at_us) * 1e-6 : 0);
+    kvs_json_field_f64(j, "prompt_tokens", row->prompt_tokens);
+    kvs_json_field_string(j, "mode", row->mode == MSG_PLACE_REMOTE ? "remote" : "local");
+    kvs_json_field_f64(j, "cached", row->cached_tokens);
+    kvs_json_field_f64(j, "predicted_s", row->option[0].cost.ttft_s);
+    kvs_json_field_f64(j, "measured_s", row->measured_s);
     kvs_json_key(j, "candidates");
     kvs_json_array(j);
     for (uint32_t i = 0; i < row->option_count; i++)

@@ -50,6 +50,19 @@ static void test_nesting_and_commas(void **state)
     expect("{\"a\":[],\"b\":[1,{},false,null],\"c\\\"\":true}");
 }
 
+static void test_fields(void **state)
+{
+    (void)state;
+    start(1000);
+    kvs_json_object(&j);
+    kvs_json_field_string(&j, "s", "x\n");
+    kvs_json_field_u64(&j, "u", 7);
+    kvs_json_field_f64(&j, "f", 0.5);
+    kvs_json_field_bool(&j, "b", true);
+    kvs_json_object_end(&j);
+    expect("{\"s\":\"x\\n\",\"u\":7,\"f\":0.5,\"b\":true}");
+}
+
 static void test_numbers(void **state)
 {
     (void)state;
@@ -148,6 +161,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_nesting_and_commas),
+        cmocka_unit_test(test_fields),
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_escapes),
         cmocka_unit_test(test_bad_bytes_become_replacement_characters),
