@@ -78,10 +78,8 @@ static enum MHD_Result get_ready(struct MHD_Connection *c, struct http_req *q, c
     kvs_buf_init(&b, 1024);
     kvs_json_begin(&j, &b);
     kvs_json_object(&j);
-    kvs_json_key(&j, "status");
-    kvs_json_string(&j, ready ? "ready" : "not ready");
-    kvs_json_key(&j, "reason");
-    kvs_json_string(&j, why);
+    kvs_json_field_string(&j, "status", ready ? "ready" : "not ready");
+    kvs_json_field_string(&j, "reason", why);
     kvs_json_object_end(&j);
     kvs_status s = kvs_json_end(&j);
     return page(c, q, ready ? 200 : 503, "application/json", &b, s);
@@ -117,16 +115,11 @@ static enum MHD_Result get_status(struct MHD_Connection *c, struct http_req *q, 
 static void model_json(struct kvs_json *j, const struct rtr_model *m)
 {
     kvs_json_object(j);
-    kvs_json_key(j, "id");
-    kvs_json_string(j, m->name);
-    kvs_json_key(j, "object");
-    kvs_json_string(j, "model");
-    kvs_json_key(j, "created");
-    kvs_json_u64(j, m->created);
-    kvs_json_key(j, "owned_by");
-    kvs_json_string(j, "kvasir");
-    kvs_json_key(j, "max_model_len");
-    kvs_json_u64(j, m->context);
+    kvs_json_field_string(j, "id", m->name);
+    kvs_json_field_string(j, "object", "model");
+    kvs_json_field_u64(j, "created", m->created);
+    kvs_json_field_string(j, "owned_by", "kvasir");
+    kvs_json_field_u64(j, "max_model_len", m->context);
     kvs_json_object_end(j);
 }
 
@@ -140,8 +133,7 @@ static enum MHD_Result get_models(struct MHD_Connection *c, struct http_req *q, 
     kvs_buf_init(&b, 65536);
     kvs_json_begin(&j, &b);
     kvs_json_object(&j);
-    kvs_json_key(&j, "object");
-    kvs_json_string(&j, "list");
+    kvs_json_field_string(&j, "object", "list");
     kvs_json_key(&j, "data");
     kvs_json_array(&j);
     for (size_t i = 0; (m = rtr_models_at(t, i)) != NULL; i++) {
@@ -274,21 +266,32 @@ static enum MHD_Result post_completion(struct MHD_Connection *c, struct http_req
     return generate(c, q, RTR_COMPLETION);
 }
 
-/* Tells a worker something; the loop answers. */
-static enum MHD_Result give_order(struct MHD_Connection *c, struct http_req *q, const char *worker, msg_method method, msg_role role)
+/* An order to workers: the loop answers when they have, through an exchange; what cannot be given is a fault at once. */
+static kvs_status begin_order(struct MHD_Connection *c, struct http_req *q)
+{
+    kvs_status st = rtr_exchange_create(c, &q->x);
+    if (st == KVS_OK)
+        rtr_exchange_hold(q->x);
+    return st;
+}
+
+static enum MHD_Result end_order(struct MHD_Connection *c, struct http_req *q, kvs_status given)
 {
     struct rtr_fault f = {.retry_after_s = 1};
-    if (rtr_exchange_create(c, &q->x) != KVS_OK)
-        return MHD_NO;
-    rtr_exchange_hold(q->x);
-    kvs_status st = strlen(worker) < MSG_ID_MAX ? rtr_dispatch_order(q->dispatch, worker, method, role, q->x) : KVS_REQ_NOT_FOUND;
-    if (st == KVS_OK)
+    if (given == KVS_OK)
         return answer(c, q);
     rtr_exchange_release(q->x);
     rtr_exchange_release(q->x);
     q->x = NULL;
-    (void)rtr_fail(&f, st, NULL, "the order could not be given: %s", kvs_status_name(st));
+    (void)rtr_fail(&f, given, NULL, "the order could not be given: %s", kvs_status_name(given));
     return http_reply_fault(c, q, &f, NULL, false);
+}
+
+static enum MHD_Result give_order(struct MHD_Connection *c, struct http_req *q, const char *worker, msg_method method, msg_role role)
+{
+    if (begin_order(c, q) != KVS_OK)
+        return MHD_NO;
+    return end_order(c, q, strlen(worker) < MSG_ID_MAX ? rtr_dispatch_order(q->dispatch, worker, method, role, q->x) : KVS_REQ_NOT_FOUND);
 }
 
 static enum MHD_Result post_drain(struct MHD_Connection *c, struct http_req *q, const char *arg)
@@ -347,18 +350,9 @@ static kvs_status may_order(struct MHD_Connection *c, const struct http_req *q, 
 /* arg: a worker, or nothing for all */
 static enum MHD_Result post_flush(struct MHD_Connection *c, struct http_req *q, const char *arg)
 {
-    struct rtr_fault f = {0};
-    if (rtr_exchange_create(c, &q->x) != KVS_OK)
+    if (begin_order(c, q) != KVS_OK)
         return MHD_NO;
-    rtr_exchange_hold(q->x);
-    kvs_status st = strlen(arg) < MSG_ID_MAX ? rtr_dispatch_flush(q->dispatch, arg, q->x) : KVS_REQ_NOT_FOUND;
-    if (st == KVS_OK)
-        return answer(c, q);
-    rtr_exchange_release(q->x);
-    rtr_exchange_release(q->x);
-    q->x = NULL;
-    (void)rtr_fail(&f, st, NULL, "the order could not be given: %s", kvs_status_name(st));
-    return http_reply_fault(c, q, &f, NULL, false);
+    return end_order(c, q, strlen(arg) < MSG_ID_MAX ? rtr_dispatch_flush(q->dispatch, arg, q->x) : KVS_REQ_NOT_FOUND);
 }
 
 /* ---- routes ---- */
