@@ -10,11 +10,11 @@ import argparse
 import json
 import re
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 import urllib.request
+
+from bench_cluster import cluster
+
 
 def post(url, body):
     request = urllib.request.Request(url, json.dumps(body).encode(), {"content-type": "application/json"})
@@ -65,21 +65,8 @@ def main():
     parser.add_argument("--requests", type=int, default=5)
     parser.add_argument("--transport", default="auto")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kvasir-bench.") as run:
-        up = subprocess.Popen([args.bin_dir + "/kvasir", "up", "--model", args.model, "--model-name", "bench", "--listen", "127.0.0.1:0",
-                               "--run-dir", run + "/run", "--transport", args.transport], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        try:
-            url = None
-            for line in up.stdout:
-                if line.startswith("ready "):
-                    url = line.split()[1]
-                    break
-            if url is None:
-                sys.exit("cluster_bench: the cluster did not start")
-            rows = measure(url, "bench", args)
-        finally:
-            up.terminate()
-            up.wait(60)
+    with cluster(args.bin_dir, args.model, "--transport", args.transport) as url:
+        rows = measure(url, "bench", args)
     print(f"cluster, {args.tokens} prompt tokens, median of {args.requests}, one request at a time, transport {args.transport}")
     for placement, (ttft, exposed, moved, where) in rows.items():
         share = f", exposed transfer {exposed * 1e3:.2f} ms = {100 * exposed / ttft:.1f} % of TTFT, {moved / 1e6:.2f} MB moved" if placement == "remote" else ""

@@ -13,8 +13,9 @@ import json
 import re
 import subprocess
 import sys
-import tempfile
 import urllib.request
+
+from bench_cluster import cluster
 
 
 def ask(url, ids, salt, **kvasir):
@@ -102,18 +103,8 @@ def main():
     parser.add_argument("--block-tokens", type=int, default=16)
     parser.add_argument("--check", type=float, default=0)
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="kvasir-bench.") as run:
-        up = subprocess.Popen([args.bin_dir + "/kvasir", "up", "--model", args.model, "--model-name", "bench", "--listen", "127.0.0.1:0",
-                               "--context", str(args.tokens + 128), "--block-tokens", str(args.block_tokens), "--run-dir", run + "/run"],
-                              stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-        try:
-            url = next((line.split()[1] for line in up.stdout if line.startswith("ready ")), None)
-            if url is None:
-                sys.exit("reuse_bench: the cluster did not start")
-            shares = show(args, shape_of(args.bin_dir, args.model), *measure(url, args))
-        finally:
-            up.terminate()
-            up.wait(30)
+    with cluster(args.bin_dir, args.model, "--context", args.tokens + 128, "--block-tokens", args.block_tokens) as url:
+        shares = show(args, shape_of(args.bin_dir, args.model), *measure(url, args))
     if args.check and shares.get("local", 0) < args.check:
         sys.exit(f"reuse_bench: a local hit reaches {shares.get('local', 0):.0%}, less than {args.check:.0%}")
 
