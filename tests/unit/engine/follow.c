@@ -66,8 +66,8 @@ static void follow(struct rig *r, const struct golden *g, uint32_t chunk, const 
     free(row);
 }
 
-void follow_file(const char *model, const char *golden, bool exact, const struct rig_options *o, uint32_t chunk,
-                 struct bounds b)
+uint32_t follow_file(const char *model, const char *golden, bool exact, const struct rig_options *o, uint32_t chunk,
+                     struct bounds b)
 {
     size_t size;
     uint32_t count;
@@ -85,8 +85,9 @@ void follow_file(const char *model, const char *golden, bool exact, const struct
     print_message("%s %s kv %s: %u steps, largest difference %.6f, other best tokens %u, far off %u\n",
                   strrchr(golden, '/') + 1, eng_model_isa(r.model), kvc_type_name(o->kv), t.steps, t.worst, t.flips,
                   t.outliers);
-    assert_true(t.outliers <= b.outliers * t.steps);
+    assert_true(t.steps > 0 && t.outliers <= b.outliers * t.steps);
     rig_close(&r);
     golden_free(g, count);
     free(file);
+    return t.steps;
 }

@@ -11,8 +11,9 @@ struct bounds {
     double outliers; /* share of the steps that may pass both */
 };
 
-/* Every line of the golden file; fails the running test where a bound is passed, and prints what was seen. */
-void follow_file(const char *model, const char *golden, bool exact, const struct rig_options *o, uint32_t chunk,
-                 struct bounds b);
+/* Every line of the golden file; fails the running test where a bound is passed, and prints what was seen. Returns the steps followed: tokens
+ * of the golden file, which callers hold against the number they know. */
+uint32_t follow_file(const char *model, const char *golden, bool exact, const struct rig_options *o, uint32_t chunk,
+                     struct bounds b);
 
 #endif

@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #define SHARED_MODELS KVS_SHARED_DIR "/models/"
+#define STORIES SHARED_MODELS "stories260K"
 static const char *paths[] = {"ref", "avx2"};
 static uint32_t path_count = 1;
 
@@ -20,12 +21,11 @@ static void test_stories(void **state)
 {
     (void)state;
     for (uint32_t i = 0; i < path_count; i++) {
-        follow_file(SHARED_MODELS "stories260K.gguf", SHARED_MODELS "stories260K.golden.jsonl", false,
-                    &(struct rig_options){.isa = paths[i], .kv = KVC_F32}, 0,
-                    (struct bounds){.logit = 0.001, .margin = 0});
-        follow_file(SHARED_MODELS "stories260K.gguf", SHARED_MODELS "stories260K.golden.jsonl", false,
-                    &(struct rig_options){.isa = paths[i], .kv = KVC_F16}, 0,
-                    (struct bounds){.logit = 0.05, .margin = 0.03});
+        struct rig_options o = {.isa = paths[i], .kv = KVC_F32};
+        struct bounds near = {.logit = 0.001, .margin = 0}, rounded = {.logit = 0.05, .margin = 0.03};
+        assert_int_equal(follow_file(STORIES ".gguf", STORIES ".golden.jsonl", false, &o, 0, near), 2770);
+        o.kv = KVC_F16;
+        assert_int_equal(follow_file(STORIES ".gguf", STORIES ".golden.jsonl", false, &o, 0, rounded), 2770);
     }
 }
 
@@ -63,9 +63,10 @@ static void test_random_models(void **state)
         (void)snprintf(model, sizeof model, SHARED_MODELS "random/%s.gguf", models[i].name);
         (void)snprintf(golden, sizeof golden, SHARED_MODELS "random/%s.golden.jsonl", models[i].name);
         for (uint32_t p = 0; p < path_count; p++) {
-            follow_file(model, golden, models[i].exact,
-                        &(struct rig_options){.isa = paths[p], .kv = KVC_F32, .context = models[i].context}, 0,
-                        models[i].b);
+            uint32_t steps = follow_file(model, golden, models[i].exact,
+                                         &(struct rig_options){.isa = paths[p], .kv = KVC_F32, .context = models[i].context}, 0,
+                                         models[i].b);
+            assert_int_equal(steps, models[i].exact ? 128 : 256); /* four prompts of 32 or 64 tokens */
         }
     }
 }
