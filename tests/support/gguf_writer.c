@@ -444,3 +444,16 @@ uint8_t *tst_llama_make(const struct tst_llama_options *options, size_t *size_ou
         random_tensor(w, &rng, "output.weight", matrix_type(&o, 14), o.width, TST_LLAMA_VOCAB, 0.0f, 1.0f);
     return tst_gguf_finish(w, size_out, NULL);
 }
+
+kvs_status tst_card_read(struct tst_gguf *w, struct mdl_card *c, struct kvs_error *err)
+{
+    struct mdl_gguf *g = NULL;
+    size_t size;
+    uint8_t *bytes = tst_gguf_finish(w, &size, NULL);
+    kvs_status s = mdl_gguf_parse(bytes, size, false, &g, err);
+    if (s == KVS_OK)
+        s = mdl_card_read(g, c, err);
+    mdl_gguf_destroy(g);
+    free(bytes);
+    return s;
+}

@@ -10,6 +10,7 @@
 #ifndef KVS_TESTS_SUPPORT_GGUF_WRITER_H
 #define KVS_TESTS_SUPPORT_GGUF_WRITER_H
 
+#include "model/card.h"
 #include "model/gguf.h"
 
 #define TST_LLAMA_VOCAB 320u
@@ -34,6 +35,8 @@ void tst_gguf_tensor(struct tst_gguf *w, const char *name, uint32_t type, uint32
                      const void *data, size_t n);
 /* The file's bytes, malloc'ed with exactly *size_out bytes. Destroys w. header_out may be NULL: bytes before tensor data. */
 uint8_t *tst_gguf_finish(struct tst_gguf *w, size_t *size_out, size_t *header_out);
+/* Finishes the file and reads its card; what the reader says. */
+KVS_MUST_CHECK kvs_status tst_card_read(struct tst_gguf *w, struct mdl_card *c, struct kvs_error *err);
 
 struct tst_llama_options {
     uint32_t layers, width, heads, kv_heads, ff, context;

@@ -47,24 +47,11 @@ static struct tst_gguf *begin(const struct head *h)
     return w;
 }
 
-static kvs_status read_card(struct tst_gguf *w, struct mdl_card *c, struct kvs_error *err)
-{
-    struct mdl_gguf *g;
-    size_t size;
-    uint8_t *bytes = tst_gguf_finish(w, &size, NULL);
-    if (mdl_gguf_parse(bytes, size, false, &g, err) != KVS_OK)
-        fail_msg("%s", err->text);
-    kvs_status s = mdl_card_read(g, c, err);
-    mdl_gguf_destroy(g);
-    free(bytes);
-    return s;
-}
-
 static void refused(struct tst_gguf *w, const char *word)
 {
     struct mdl_card c;
     struct kvs_error err = {0};
-    kvs_status s = read_card(w, &c, &err);
+    kvs_status s = tst_card_read(w, &c, &err);
     if (s != KVS_SELF_MODEL || strstr(err.text, word) == NULL)
         fail_msg("expected '%s', got %d: %s", word, (int)s, err.text);
 }
@@ -73,7 +60,7 @@ static struct mdl_card taken(struct tst_gguf *w)
 {
     struct mdl_card c;
     struct kvs_error err = {0};
-    if (read_card(w, &c, &err) != KVS_OK)
+    if (tst_card_read(w, &c, &err) != KVS_OK)
         fail_msg("%s", err.text);
     return c;
 }
