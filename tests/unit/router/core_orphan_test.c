@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "tests/unit/router/core_bench.h"
+#include "tests/unit/router/core_rig.h"
 
 static void test_without_resuming_a_loss_is_an_error_at_once(void **state)
 {

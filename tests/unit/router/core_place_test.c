@@ -10,7 +10,7 @@
 
 #include "kvcache/hash.h"
 #include "router/core/policy.h"
-#include "tests/unit/router/core_bench.h"
+#include "tests/unit/router/core_rig.h"
 
 /* A report of a worker that was measured: a millisecond a prompt token. */
 static void measured_load(struct bench *b, uint64_t key, uint64_t left, const char *peer)

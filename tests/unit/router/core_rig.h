@@ -1,8 +1,8 @@
-/* core_bench.h - the router's core on a table: events written out by hand, the actions of the last step at hand.
+/* core_rig.h - the router's core on a table: events written out by hand, the actions of the last step at hand.
  * Include the headers of cmocka first.
  * SPDX-License-Identifier: Apache-2.0 */
-#ifndef KVS_TESTS_ROUTER_CORE_BENCH_H
-#define KVS_TESTS_ROUTER_CORE_BENCH_H
+#ifndef KVS_TESTS_ROUTER_CORE_RIG_H
+#define KVS_TESTS_ROUTER_CORE_RIG_H
 
 #include <stdlib.h>
 #include <string.h>

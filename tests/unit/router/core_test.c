@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "tests/unit/router/core_bench.h"
+#include "tests/unit/router/core_rig.h"
 
 static void test_a_request_runs_and_ends_once(void **state)
 {

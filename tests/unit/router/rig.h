@@ -31,6 +31,7 @@ struct rig_script {
     _Atomic uint32_t generates, aborts, cancels, pauses, resumes, running;
     _Atomic uint32_t last_placement, last_prompt_tokens, last_max_tokens, last_first_index;
     _Atomic bool tokens_open;
+    _Atomic uint32_t lives; /* times its Tokens call was opened: more than once means that the router had lost it */
 };
 struct rig_worker;
 struct rig_worker *rig_worker_start(const char *control_url, const char *id, msg_role role, const char *linked_to, struct rig_script *script);

@@ -205,6 +205,7 @@ static void on_call(void *user, net_conn conn, uint32_t stream, const struct msg
     case MSG_MODEL_INFO: send_header(w, stream); break;
     case MSG_TOKENS:
         w->tokens_stream = stream;
+        w->script->lives++;
         w->script->tokens_open = true;
         break;
     case MSG_LOAD:
