@@ -228,6 +228,19 @@ def came_back(etcd):
         return in_etcd(etcd, "/kvasir/v1/default/cache/m/decode-0/")
 
 
+def digests_left_behind(h):
+    """A cluster with etcd whose workers have cached prompts and written digests; its only router was killed."""
+    etcd = h.add(Etcd(h.dir))
+    by_hand(h, etcd)
+    router = h.router("router-1", etcd.url)
+    router.ready(3)
+    warmed = warm(router)
+    for worker in ("decode-0", "decode-1"):
+        wait_for(f"{worker} has written its digest", 20 * SLOW, lambda: len(digest(etcd, worker)[1]) >= warmed.count(worker))
+    router.process.kill()
+    return etcd, warmed
+
+
 def restarted(h, etcd, warmed, name, env=None):
     """A router that is new sends every prompt to the worker that has it."""
     router = h.router(name, etcd.url, env=env)
@@ -254,14 +267,7 @@ def finds(router, warmed):
 def test_a_restarted_router_places_by_digest_before_events_arrive():
     blind = {"KVASIR_FAILPOINTS_SET": "router.cache_call=error@1+"}  # it never asks for events
     with ByHand() as h:
-        etcd = h.add(Etcd(h.dir))
-        by_hand(h, etcd)
-        router = h.router("router-1", etcd.url)
-        router.ready(3)
-        warmed = warm(router)
-        for worker in ("decode-0", "decode-1"):
-            wait_for(f"{worker} has written its digest", 20 * SLOW, lambda: len(digest(etcd, worker)[1]) >= warmed.count(worker))
-        router.process.kill()
+        etcd, warmed = digests_left_behind(h)
         restarted(h, etcd, warmed, "router-2", blind).process.kill()
         # without digests as well, it knows nothing
         router = h.router("router-3", etcd.url, env=blind)
@@ -281,14 +287,7 @@ def test_a_restarted_router_places_by_digest_before_events_arrive():
 def test_events_take_the_digests_place():
     """The router without the failpoint: digests first, then what the workers say, to the block."""
     with ByHand() as h:
-        etcd = h.add(Etcd(h.dir))
-        by_hand(h, etcd)
-        router = h.router("router-1", etcd.url)
-        router.ready(3)
-        warmed = warm(router)
-        for worker in ("decode-0", "decode-1"):
-            wait_for(f"{worker} has written its digest", 20 * SLOW, lambda: len(digest(etcd, worker)[1]) >= warmed.count(worker))
-        router.process.kill()
+        etcd, warmed = digests_left_behind(h)
         router = restarted(h, etcd, warmed, "router-2")
         agrees(router)
 
