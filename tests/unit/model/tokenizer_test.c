@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "model/tokenizer.h"
 #include "tests/support/files.h"
+#include "tests/support/gguf_writer.h"
 
 #include <jansson.h>
 #include <stdio.h>
@@ -295,9 +296,57 @@ static void test_control_text_never_merges_into_a_control_token(void **state)
     mdl_tokenizer_destroy(t);
 }
 
+/* A byte-level vocabulary in which "abc" is a token that its merges never reach: "ab" forms first. */
+static struct mdl_tokenizer *small_bpe(const char *pre)
+{
+    static const struct mdl_str tokens[] = {{"a", 1}, {"b", 1}, {"c", 1}, {"ab", 2}, {"bc", 2}, {"abc", 3}, {"<s>", 3}};
+    static const struct mdl_str merges[] = {{"a b", 3}, {"a bc", 4}, {"b c", 3}};
+    static const int32_t types[] = {1, 1, 1, 1, 1, 1, 3};
+    struct tst_gguf *w = tst_gguf_create(3, 0);
+    struct mdl_tokenizer *t = NULL;
+    struct mdl_gguf *g = NULL;
+    struct kvs_error err = {0};
+    size_t size;
+    tst_gguf_str(w, "tokenizer.ggml.model", "gpt2");
+    tst_gguf_str(w, "tokenizer.ggml.pre", pre);
+    tst_gguf_strs(w, "tokenizer.ggml.tokens", tokens, 7);
+    tst_gguf_strs(w, "tokenizer.ggml.merges", merges, 3);
+    tst_gguf_i32s(w, "tokenizer.ggml.token_type", types, 7);
+    tst_gguf_u32(w, "tokenizer.ggml.bos_token_id", 6);
+    uint8_t *bytes = tst_gguf_finish(w, &size, NULL);
+    if (mdl_gguf_parse(bytes, size, true, &g, &err) != KVS_OK || mdl_tokenizer_create(g, &t, &err) != KVS_OK)
+        fail_msg("%s", err.text);
+    mdl_gguf_destroy(g);
+    free(bytes);
+    tests_run++;
+    return t;
+}
+
+/* What the families differ in beside their cuts (Hugging Face's ignore_merges; add_bos where the file does not say):
+ * llama-bpe and tekken take a piece that is a token whole and begin with BOS, the others do neither. */
+static void test_whole_pieces_and_bos_go_by_the_family(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *pre;
+        bool whole;
+    } families[] = {{"gpt-2", false}, {"smollm", false}, {"qwen2", false}, {"gpt-4o", false}, {"dbrx", false}, {"llama-bpe", true},
+                    {"falcon-h1", true}, {"tekken", true}};
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
+        struct mdl_tokenizer *t = small_bpe(families[i].pre);
+        struct mdl_ids ids = encode(t, "abc", 3, MDL_ADD_SPECIAL);
+        static const int32_t whole[] = {6, 5}, merged[] = {3, 2};
+        assert_int_equal(ids.count, 2);
+        assert_memory_equal(ids.ids, families[i].whole ? whole : merged, sizeof whole);
+        mdl_ids_fini(&ids);
+        mdl_tokenizer_destroy(t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_whole_pieces_and_bos_go_by_the_family),
         cmocka_unit_test(test_vectors_gpt2),
         cmocka_unit_test(test_vectors_starcoder),
         cmocka_unit_test(test_vectors_falcon),
