@@ -127,6 +127,7 @@ static void a_failure_tells_its_story(void **state)
     sim_note(&s, 1, "page %g may be written by transfer %t", SIM_PAGE(2, 5), 0xabc);
     sim_note(&s, 1, "page %g may be written by transfer %t", SIM_PAGE(2, 6), 0xdef);
     sim_note(&s, 0, "place request %r", 8);
+    sim_note(&s, 0, "request %r is given to %n", 9, 1);
     sim_note(&s, SIM_NOBODY, "%n is killed", 1);
     int fd = mkstemp(path), out = dup(1);
     assert_true(fd >= 0 && out >= 0);
@@ -149,6 +150,7 @@ static void a_failure_tells_its_story(void **state)
     assert_non_null(strstr(text, "decode-0 is killed"));
     assert_null(strstr(text, "def"));
     assert_null(strstr(text, "request 8"));
+    assert_null(strstr(text, "request 9")); /* though it names the same worker */
 }
 
 /* The expected answer depends on everything that a real one depends on. */
