@@ -7,6 +7,7 @@
 # counters say depends on its kinds, so there only the path is asserted.
 # KVASIR_SAME_ALL=1: every model of ../shared/models/random that this build can run.
 # SPDX-License-Identifier: Apache-2.0
+import concurrent.futures
 import glob
 
 from kvasir_cluster import *
@@ -224,22 +225,30 @@ def one_model(name, path):
         c.idle(20)
 
 
+def side_by_side(walk, of):
+    """Clusters of several models at once: each mostly waits for its own delays."""
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        for done in [pool.submit(walk, *each) for each in of]:
+            done.result()
+
+
 def test_the_same_by_every_path():
-    for name, path in models():
-        one_model(name, path)
+    side_by_side(one_model, models())
+
+
+def in_8_bits(name, path):
+    shape = ["q8_0" if word == "f32" else word for word in SHAPE]
+    with Cluster(path, *shape, decode=2, env=SLOWLY) as c:
+        s = Same(c, name, path, "q8_0")
+        for walk in (s.cold, s.cached, s.partly, s.fetched):
+            walk()
+        c.idle(20)
 
 
 def test_the_same_with_kv_in_8_bits():
     """Codes and scales travel, are copied in part and are kept: full, window and latent pages; a state stays f32."""
-    for name in ("stories260K", "tiny-gemma3", "tiny-deepseek2", "tiny-granitehybrid"):
-        path = STORIES if name == "stories260K" else os.path.join(RANDOM, name + ".gguf")
-        need(path, name)
-        shape = ["q8_0" if word == "f32" else word for word in SHAPE]
-        with Cluster(path, *shape, decode=2, env=SLOWLY) as c:
-            s = Same(c, name, path, "q8_0")
-            for walk in (s.cold, s.cached, s.partly, s.fetched):
-                walk()
-            c.idle(20)
+    names = ("tiny-gemma3", "tiny-deepseek2", "tiny-granitehybrid")
+    side_by_side(in_8_bits, [("stories260K", need(STORIES, "stories260K"))] + [(n, need(os.path.join(RANDOM, n + ".gguf"), n)) for n in names])
 
 
 def test_the_same_when_the_prefill_worker_dies():
