@@ -5,6 +5,9 @@
 #define REASON_MAX 3600.0 /* no coefficient is larger: seconds a step, a token, a byte */
 
 /* Slow on purpose: a thousand prompt tokens a second, a hundred steps a second. */
+#define TRUSTED_SAMPLES 16.0
+#define FADES_AFTER_US 30e6
+
 static const struct msg_speed default_speed = {.prefill_fixed_s = 1e-3,
                                                .prefill_token_s = 1e-3,
                                                .prefill_pair_s = 0,
@@ -43,6 +46,18 @@ bool rtr_cost_take_link(const struct msg_peer_link *told, struct rtr_link_cost *
         return false;
     *out = (struct rtr_link_cost){.latency_s = told->latency_s, .byte_s = told->byte_s};
     return true;
+}
+
+void rtr_cost_note(struct rtr_measured *m, uint32_t samples, uint64_t now_us)
+{
+    if (samples != m->samples)
+        *m = (struct rtr_measured){samples, now_us};
+}
+
+double rtr_cost_trust(const struct rtr_measured *m, uint64_t newest_us)
+{
+    double often = m->samples / TRUSTED_SAMPLES, behind_us = newest_us > m->at_us ? (double)(newest_us - m->at_us) : 0;
+    return (often < 1 ? often : 1) * (behind_us > FADES_AFTER_US ? FADES_AFTER_US / behind_us : 1);
 }
 
 double rtr_cost_step_s(const struct msg_speed *s, double sequences, double contexts)

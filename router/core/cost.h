@@ -4,8 +4,8 @@
  *   step of running sequences:                                  fixed + sequences * sequence + contexts * context
  *   transfer of b bytes:                                        latency + b * byte
  *   time to first token = queue + fetch + prefill + exposed transfer
- * What is not measured yet is taken from measured workers of the model, else from the defaults here: slow, so that what is measured looks no
- * worse than what is not, and the first requests measure the rest.
+ * What is not measured yet is taken from measured workers and links of the model, else from the defaults here: slow, so that what is measured
+ * looks no worse than what is not, and the first requests measure the rest.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_ROUTER_CORE_COST_H
 #define KVS_ROUTER_CORE_COST_H
@@ -23,6 +23,17 @@ struct rtr_cost { /* seconds */
 struct rtr_link_cost {
     double latency_s, byte_s;
 };
+
+/* One measurement says little (the first one of a worker or link is a slow one), and what was measured long before the others is measured no
+ * more because it looked slow: it would stay aside for good. So each figure counts by its trust, and for the rest as is usual in its model. */
+struct rtr_measured {
+    uint32_t samples;
+    uint64_t at_us; /* when they last became more */
+};
+
+void rtr_cost_note(struct rtr_measured *m, uint32_t samples, uint64_t now_us);
+/* 0: not measured; 1: often enough, and not long before newest_us, the latest measurement of its kind. */
+double rtr_cost_trust(const struct rtr_measured *m, uint64_t newest_us);
 
 /* Takes what a worker told: numbers that are not finite, negative or beyond reason make the part count as not measured. */
 void rtr_cost_take_speed(const struct msg_speed *told, struct msg_speed *out);

@@ -113,9 +113,22 @@ void rtr_fleet_down(struct rtr_fleet *f, uint64_t key)
     point_links_of(f, "", slot);
 }
 
-static void take_links(const struct rtr_fleet *f, struct rtr_worker *w, const struct msg_load *load)
+static void take_link(struct rtr_link *l, const struct msg_peer_link *told, struct rtr_links_sum *sum, uint64_t now_us)
+{
+    bool measured = rtr_cost_take_link(told, &l->cost);
+    rtr_cost_note(&l->measured, measured ? told->samples : 0, now_us);
+    double trust = rtr_cost_trust(&l->measured, 0);
+    sum->cost.latency_s += trust * trust * l->cost.latency_s;
+    sum->cost.byte_s += trust * trust * l->cost.byte_s;
+    sum->weight += trust * trust;
+    if (trust > 0 && l->measured.at_us > sum->newest_us)
+        sum->newest_us = l->measured.at_us;
+}
+
+static void take_links(const struct rtr_fleet *f, struct rtr_worker *w, const struct msg_load *load, uint64_t now_us)
 {
     uint32_t n = load->peer_count < RTR_LINKS_MAX ? load->peer_count : RTR_LINKS_MAX;
+    w->links_sum = (struct rtr_links_sum){0};
     if (n > w->link_cap) {
         struct rtr_link *grown = realloc(w->links, n * sizeof(*grown));
         if (!grown) {
@@ -128,10 +141,13 @@ static void take_links(const struct rtr_fleet *f, struct rtr_worker *w, const st
     bool same = n == w->link_count;
     for (uint32_t i = 0; i < n; i++) {
         struct rtr_link *l = &w->links[i];
-        same = same && strncmp(l->id, load->peers[i].id, MSG_ID_MAX) == 0;
-        memcpy(l->id, load->peers[i].id, MSG_ID_MAX);
-        l->id[MSG_ID_MAX - 1] = 0;
-        l->measured = rtr_cost_take_link(&load->peers[i], &l->cost);
+        if (i >= w->link_count || strncmp(l->id, load->peers[i].id, MSG_ID_MAX) != 0) {
+            same = false;
+            *l = (struct rtr_link){.slot = RTR_NO_SLOT};
+            memcpy(l->id, load->peers[i].id, MSG_ID_MAX);
+            l->id[MSG_ID_MAX - 1] = 0;
+        }
+        take_link(l, &load->peers[i], &w->links_sum, now_us);
     }
     w->link_count = n;
     for (uint32_t i = 0; !same && i < n; i++)
@@ -155,7 +171,9 @@ void rtr_fleet_load(struct rtr_fleet *f, uint64_t key, const struct msg_load *lo
     w->fresh[1] = w->fresh[0];
     w->fresh[0] = 0;
     rtr_cost_take_speed(&load->speed, &w->speed);
-    take_links(f, w, load);
+    rtr_cost_note(&w->prefill, w->speed.prefill_samples, now_us);
+    rtr_cost_note(&w->step, w->speed.step_samples, now_us);
+    take_links(f, w, load, now_us);
 }
 
 uint64_t rtr_worker_backlog(const struct rtr_worker *w)

@@ -12,8 +12,15 @@
 struct rtr_link {
     char id[MSG_ID_MAX];
     uint32_t slot; /* of the worker of that id and model; RTR_NO_SLOT: not here */
-    bool measured;
-    struct rtr_link_cost cost; /* of KV that comes from there */
+    struct rtr_link_cost cost; /* of KV that comes from there, as far as measured */
+    struct rtr_measured measured;
+};
+
+/* Of a worker's links: what they cost, each by the square of its trust. One that was measured once among many says next to nothing. */
+struct rtr_links_sum {
+    struct rtr_link_cost cost;
+    double weight;
+    uint64_t newest_us; /* the latest measurement */
 };
 
 struct rtr_worker {
@@ -30,11 +37,13 @@ struct rtr_worker {
     /* from its load reports */
     uint64_t reported_tokens;
     struct msg_speed speed; /* as far as measured */
+    struct rtr_measured prefill, step;
     uint64_t prefill_left, context_tokens, load_at_us;
     uint32_t decoding, chunk_tokens;
     uint32_t link_count;
     struct rtr_link *links; /* the peers it is linked to; owned, grown on demand, at most RTR_LINKS_MAX */
     uint32_t link_cap;
+    struct rtr_links_sum links_sum;
     /* this router's own account */
     uint32_t sequences;       /* as decode worker */
     uint64_t decode_tokens;   /* prompt to read here + answers to write */

@@ -37,15 +37,22 @@ struct pick {
     struct rtr_cost cost;
 };
 
+/* What workers and links of the model are like, and when that was last measured. */
+struct usual {
+    struct msg_speed speed;
+    struct rtr_link_cost link;
+    uint64_t prefill_us, step_us, link_us;
+};
+
 struct walk {
     const struct rtr_policy *p;
     const struct rtr_fleet *f;
     const struct rtr_ask *ask;
     bool remote, local; /* allowed */
     bool want_remote;
-    struct rtr_link_cost usual; /* of links that nobody has measured */
-    bool ranking;               /* second pass */
-    struct pick best;           /* first pass: by rank, then time alone */
+    struct usual usual;
+    bool ranking;     /* second pass */
+    struct pick best; /* first pass: by rank, then time alone */
     struct pick kept[RTR_OPTIONS_MAX];
     uint32_t kept_count;
 };
@@ -91,50 +98,68 @@ static uint64_t outstanding(const struct rtr_worker *w)
 
 /* ---- readers ---- */
 
-/* The mean of what was measured on workers of the model, part by part; the defaults where nothing was. */
-static void usual_speed(const struct rtr_fleet *f, uint32_t model, struct msg_speed *out)
+static void add_prefill(struct msg_speed *to, const struct msg_speed *s, double by)
 {
-    struct msg_speed sum = {0};
-    uint32_t prefill = 0, step = 0;
-    rtr_cost_default_speed(out);
+    to->prefill_fixed_s += by * s->prefill_fixed_s;
+    to->prefill_token_s += by * s->prefill_token_s;
+    to->prefill_pair_s += by * s->prefill_pair_s;
+}
+
+static void add_step(struct msg_speed *to, const struct msg_speed *s, double by)
+{
+    to->step_fixed_s += by * s->step_fixed_s;
+    to->step_sequence_s += by * s->step_sequence_s;
+    to->step_context_s += by * s->step_context_s;
+}
+
+/* Each figure as the model's workers and links have it: the mean of what was measured, by the square of its trust; the defaults where nothing
+ * was. And when each kind was last measured. */
+static void look_at_usual(const struct rtr_fleet *f, uint32_t model, struct usual *out)
+{
+    struct msg_speed sum = {0}, slow;
+    struct rtr_link_cost link = {0};
+    double prefill = 0, step = 0, links = 0;
+    *out = (struct usual){0};
     for (uint32_t i = 0; i < f->workers_max; i++) {
         const struct rtr_worker *w = &f->workers[i];
         if (!w->key || w->model != model)
             continue;
-        prefill += w->speed.prefill_samples > 0;
-        step += w->speed.step_samples > 0;
-        sum.prefill_fixed_s += w->speed.prefill_fixed_s;
-        sum.prefill_token_s += w->speed.prefill_token_s;
-        sum.prefill_pair_s += w->speed.prefill_pair_s;
-        sum.step_fixed_s += w->speed.step_fixed_s;
-        sum.step_sequence_s += w->speed.step_sequence_s;
-        sum.step_context_s += w->speed.step_context_s;
+        double by = rtr_cost_trust(&w->prefill, 0);
+        add_prefill(&sum, &w->speed, by * by);
+        prefill += by * by;
+        by = rtr_cost_trust(&w->step, 0);
+        add_step(&sum, &w->speed, by * by);
+        step += by * by;
+        link.latency_s += w->links_sum.cost.latency_s;
+        link.byte_s += w->links_sum.cost.byte_s;
+        links += w->links_sum.weight;
+        out->prefill_us = larger(out->prefill_us, w->prefill.at_us);
+        out->step_us = larger(out->step_us, w->step.at_us);
+        out->link_us = larger(out->link_us, w->links_sum.newest_us);
     }
-    if (prefill) {
-        out->prefill_fixed_s = sum.prefill_fixed_s / prefill;
-        out->prefill_token_s = sum.prefill_token_s / prefill;
-        out->prefill_pair_s = sum.prefill_pair_s / prefill;
-    }
-    if (step) {
-        out->step_fixed_s = sum.step_fixed_s / step;
-        out->step_sequence_s = sum.step_sequence_s / step;
-        out->step_context_s = sum.step_context_s / step;
-    }
+    rtr_cost_default_speed(&slow);
+    add_prefill(&out->speed, prefill > 0 ? &sum : &slow, prefill > 0 ? 1 / prefill : 1);
+    add_step(&out->speed, step > 0 ? &sum : &slow, step > 0 ? 1 / step : 1);
+    (void)rtr_cost_take_link(&(struct msg_peer_link){.samples = 0}, &out->link);
+    if (links > 0)
+        out->link = (struct rtr_link_cost){link.latency_s / links, link.byte_s / links};
 }
 
-static void speed_of(const struct rtr_worker *w, const struct msg_speed *usual, struct msg_speed *out)
+/* What was measured, as far as it is to be trusted; the rest is as usual. */
+static struct rtr_link_cost link_of(const struct rtr_link *l, const struct usual *u)
 {
-    *out = w->speed;
-    if (!w->speed.prefill_samples) {
-        out->prefill_fixed_s = usual->prefill_fixed_s;
-        out->prefill_token_s = usual->prefill_token_s;
-        out->prefill_pair_s = usual->prefill_pair_s;
-    }
-    if (!w->speed.step_samples) {
-        out->step_fixed_s = usual->step_fixed_s;
-        out->step_sequence_s = usual->step_sequence_s;
-        out->step_context_s = usual->step_context_s;
-    }
+    double by = rtr_cost_trust(&l->measured, u->link_us);
+    return (struct rtr_link_cost){by * l->cost.latency_s + (1 - by) * u->link.latency_s, by * l->cost.byte_s + (1 - by) * u->link.byte_s};
+}
+
+static void speed_of(const struct rtr_worker *w, const struct usual *u, struct msg_speed *out)
+{
+    double prefill = rtr_cost_trust(&w->prefill, u->prefill_us), step = rtr_cost_trust(&w->step, u->step_us);
+    *out = (struct msg_speed){.prefill_samples = w->speed.prefill_samples, .step_samples = w->speed.step_samples};
+    add_prefill(out, &w->speed, prefill);
+    add_prefill(out, &u->speed, 1 - prefill);
+    add_step(out, &w->speed, step);
+    add_step(out, &u->speed, 1 - step);
 }
 
 static uint32_t chunk_of(const struct rtr_worker *w)
@@ -190,13 +215,13 @@ static void keep_source(struct rtr_policy *p, uint32_t slot)
     p->source[at] = slot;
 }
 
-static void look_at_reader(const struct walk *x, struct rtr_policy *p, const struct rtr_worker *w, const struct msg_speed *usual)
+static void look_at_reader(const struct walk *x, struct rtr_policy *p, const struct rtr_worker *w)
 {
     struct reader *r = &p->reader[w->slot];
     double contexts, running = running_on(w, x->ask->prompt_tokens, &contexts);
     r->decodes = rtr_worker_decodes(w);
     r->prefills = rtr_worker_prefills(w) && !w->suspect;
-    speed_of(w, usual, &r->speed);
+    speed_of(w, &x->usual, &r->speed);
     r->cached = cached_on(x->ask, w);
     r->queue_s = queue_s(w, &r->speed, running, contexts, x->ask->now_us);
     r->prefill_s = read_s(x, w, r->cached);
@@ -320,7 +345,8 @@ static void offer_fetch(struct walk *x, const struct pick *common, const struct 
     c.slow |= r->slow;
     c.measured = r->speed.prefill_samples > 0;
     c.cost.queue_s = r->queue_s;
-    c.cost.fetch_s = rtr_cost_link_s(l->measured ? &l->cost : &x->usual, (double)(blocks - r->cached / block) * (double)from->block_bytes);
+    struct rtr_link_cost link = link_of(l, &x->usual);
+    c.cost.fetch_s = rtr_cost_link_s(&link, (double)(blocks - r->cached / block) * (double)from->block_bytes);
     c.cost.prefill_s = read_s(x, c.decode, c.cached);
     rtr_cost_sum(&c.cost);
     offer(x, &c);
@@ -341,7 +367,8 @@ static void offer_remote(struct walk *x, const struct pick *common, const struct
     c.measured = r->speed.prefill_samples > 0;
     c.cost.queue_s = r->queue_s;
     c.cost.prefill_s = r->prefill_s;
-    c.cost.exposed_s = rtr_cost_exposed_s(l->measured ? &l->cost : &x->usual, bytes, last, r->prefill_s);
+    struct rtr_link_cost link = link_of(l, &x->usual);
+    c.cost.exposed_s = rtr_cost_exposed_s(&link, bytes, last, r->prefill_s);
     rtr_cost_sum(&c.cost);
     offer(x, &c);
 }
@@ -459,15 +486,13 @@ kvs_status rtr_policy_place(struct rtr_policy *p, const struct rtr_fleet *f, con
     KVS_ASSERT(ask->sequences > 0 && ask->prompt_tokens > 0);
     KVS_ASSERT(p->workers_max == f->workers_max);
     struct walk x = {.p = p, .f = f, .ask = ask};
-    struct msg_speed usual;
     memset(out, 0, sizeof(*out));
-    usual_speed(f, ask->model, &usual);
-    (void)rtr_cost_take_link(&(struct msg_peer_link){.samples = 0}, &x.usual);
+    look_at_usual(f, ask->model, &x.usual);
     set_modes(&x);
     p->prefill_count = p->source_count = 0;
     for (uint32_t i = 0; i < f->workers_max; i++)
         if (f->workers[i].key && f->workers[i].model == ask->model)
-            look_at_reader(&x, p, &f->workers[i], &usual);
+            look_at_reader(&x, p, &f->workers[i]);
     if (!walk(&x))
         return KVS_BUSY_NO_WORKER;
     x.ranking = true;

@@ -66,13 +66,13 @@ static void load(struct bench *b, uint64_t key, struct told t, uint64_t now_us)
     l->context_tokens = t.context;
     l->chunk_tokens = 128;
     l->speed = (struct msg_speed){.prefill_fixed_s = 0, .prefill_token_s = t.token_s > 0 ? t.token_s : 1e-3, .step_fixed_s = 0.01,
-                                  .step_sequence_s = 1e-3, .prefill_samples = 9, .step_samples = 9};
+                                  .step_sequence_s = 1e-3, .prefill_samples = 100, .step_samples = 100};
     for (uint32_t i = 0; i < 3 && t.peer[i]; i++) {
         struct msg_peer_link *p = &l->peers[l->peer_count++];
         memcpy(p->id, t.peer[i], strlen(t.peer[i]) + 1);
         p->byte_s = t.byte_s;
         p->latency_s = t.latency_s;
-        p->samples = t.byte_s > 0 || t.latency_s > 0;
+        p->samples = t.byte_s > 0 || t.latency_s > 0 ? 100 : 0;
     }
     rtr_fleet_load(&b->f, key, l, now_us);
     free(l);
