@@ -56,23 +56,25 @@ struct told {
     const char *peer[3];
     double byte_s, latency_s; /* of the links; 0, 0: not measured */
     double token_s;           /* 0: 1 ms */
+    uint32_t samples;         /* of what is measured; 0: 100 */
 };
 
 static void load(struct bench *b, uint64_t key, struct told t, uint64_t now_us)
 {
     struct msg_load *l = calloc(1, sizeof(*l));
+    uint32_t often = t.samples ? t.samples : 100;
     l->prefill_left = t.left;
     l->decoding = t.running;
     l->context_tokens = t.context;
     l->chunk_tokens = 128;
     l->speed = (struct msg_speed){.prefill_fixed_s = 0, .prefill_token_s = t.token_s > 0 ? t.token_s : 1e-3, .step_fixed_s = 0.01,
-                                  .step_sequence_s = 1e-3, .prefill_samples = 100, .step_samples = 100};
+                                  .step_sequence_s = 1e-3, .prefill_samples = often, .step_samples = often};
     for (uint32_t i = 0; i < 3 && t.peer[i]; i++) {
         struct msg_peer_link *p = &l->peers[l->peer_count++];
         memcpy(p->id, t.peer[i], strlen(t.peer[i]) + 1);
         p->byte_s = t.byte_s;
         p->latency_s = t.latency_s;
-        p->samples = t.byte_s > 0 || t.latency_s > 0 ? 100 : 0;
+        p->samples = t.byte_s > 0 || t.latency_s > 0 ? often : 0;
     }
     rtr_fleet_load(&b->f, key, l, now_us);
     free(l);
@@ -348,6 +350,84 @@ static void test_who_was_not_measured_counts_as_the_others(void **state)
     teardown(&b);
 }
 
+/* What of the transfer of a prompt shows that the one reads for the other. */
+static double exposed(const struct bench *b, const char *prefill, const char *decode)
+{
+    for (uint32_t i = 0; i < b->place.option_count; i++)
+        if (!strcmp(b->place.option[i].prefill, prefill) && !strcmp(b->place.option[i].decode, decode))
+            return b->place.option[i].cost.exposed_s;
+    fail_msg("no offer of %s for %s", prefill, decode);
+    return 0;
+}
+
+static void test_one_slow_transfer_puts_no_link_aside(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b);
+    up(&b, 10, "a", MSG_ROLE_PREFILL);
+    up(&b, 11, "b", MSG_ROLE_PREFILL);
+    up(&b, 12, "c", MSG_ROLE_DECODE);
+    up(&b, 13, "d", MSG_ROLE_DECODE);
+    b.ask.placement = MSG_PLACE_REMOTE;
+    for (uint64_t key = 10; key < 12; key++)
+        load(&b, key, (struct told){0}, 1000000);
+    /* d has often fetched from a at 2 ms; c has read from b once, at 34 ms: a sixteenth of 32 more than usual, and 1/256 of the usual itself */
+    load(&b, 13, (struct told){.peer = {"a"}, .latency_s = 2e-3}, 1000000);
+    load(&b, 12, (struct told){.peer = {"b"}, .latency_s = 34e-3, .samples = 1}, 1000000);
+    choose(&b);
+    double usual = (2e-3 + 34e-3 / 256) / (1 + 1.0 / 256);
+    near(exposed(&b, "b", "c"), 34e-3 / 16 + usual * 15 / 16);
+    /* sixteen times: that is what this link is like */
+    load(&b, 12, (struct told){.peer = {"b"}, .latency_s = 34e-3, .samples = 16}, 1000000);
+    choose(&b);
+    near(exposed(&b, "b", "c"), 34e-3);
+    /* while others are measured its word fades: after five minutes a tenth is left */
+    load(&b, 13, (struct told){.peer = {"a"}, .latency_s = 2e-3, .samples = 101}, 301000000);
+    load(&b, 12, (struct told){.peer = {"b"}, .latency_s = 34e-3, .samples = 16}, 301000000);
+    b.ask.now_us = 301000000;
+    choose(&b);
+    near(exposed(&b, "b", "c"), 34e-3 / 10 + 18e-3 * 9 / 10);
+    near(exposed(&b, "a", "d"), 2e-3);
+    /* a night in which nobody was measured changes nothing */
+    load(&b, 13, (struct told){.peer = {"a"}, .latency_s = 2e-3, .samples = 101}, 9000000000);
+    b.ask.now_us = 9000000000;
+    choose(&b);
+    near(exposed(&b, "b", "c"), 34e-3 / 10 + 18e-3 * 9 / 10);
+    /* measured once more, it is believed again */
+    load(&b, 12, (struct told){.peer = {"b"}, .latency_s = 30e-3, .samples = 17}, 9000000000);
+    load(&b, 13, (struct told){.peer = {"a"}, .latency_s = 2e-3, .samples = 102}, 9000000000);
+    choose(&b);
+    near(exposed(&b, "b", "c"), 30e-3);
+    /* another worker of that name in its place: nothing is known of the link */
+    load(&b, 12, (struct told){.peer = {"a"}, .latency_s = 30e-3, .samples = 1}, 9000000000);
+    choose(&b);
+    near(exposed(&b, "a", "c"), 2e-3 + (30e-3 - 2e-3) / 16 + (30e-3 - 2e-3) / 257 * 15 / 16);
+    teardown(&b);
+}
+
+static void test_one_slow_step_puts_no_worker_aside(void **state)
+{
+    (void)state;
+    struct bench b;
+    setup(&b);
+    up(&b, 10, "a", MSG_ROLE_DECODE);
+    up(&b, 11, "b", MSG_ROLE_DECODE);
+    load(&b, 10, (struct told){0}, 1000000);
+    load(&b, 11, (struct told){.token_s = 0.1, .samples = 1}, 1000000);
+    choose(&b);
+    double usual = (1e-3 + 0.1 / 256) / (1 + 1.0 / 256);
+    assert_string_equal(b.place.option[1].decode, "b");
+    near(b.place.option[1].cost.prefill_s, 1000 * (0.1 / 16 + usual * 15 / 16));
+    load(&b, 11, (struct told){.token_s = 0.1, .samples = 16}, 1000000);
+    choose(&b);
+    near(b.place.option[1].cost.prefill_s, 100);
+    load(&b, 10, (struct told){.samples = 101}, 61000000); /* half of its word is left */
+    choose(&b);
+    near(b.place.option[1].cost.prefill_s, 50 + 50.5 / 2);
+    teardown(&b);
+}
+
 static void test_the_backlog_counts_what_reports_cannot_know_yet(void **state)
 {
     (void)state;
@@ -527,6 +607,8 @@ int main(void)
         cmocka_unit_test(test_long_queues_and_deadlines),
         cmocka_unit_test(test_equals_take_turns),
         cmocka_unit_test(test_who_was_not_measured_counts_as_the_others),
+        cmocka_unit_test(test_one_slow_transfer_puts_no_link_aside),
+        cmocka_unit_test(test_one_slow_step_puts_no_worker_aside),
         cmocka_unit_test(test_the_backlog_counts_what_reports_cannot_know_yet),
         cmocka_unit_test(test_nothing_better_is_passed_over),
         cmocka_unit_test(test_a_prompt_is_found_by_its_names),
