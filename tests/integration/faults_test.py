@@ -181,12 +181,14 @@ def test_client_that_leaves():
 def test_what_a_cancelled_transfer_had_in_line_is_not_sent():
     """The transport is slow, the client leaves: what was not posted yet is given up at the prefill worker, and the pages are back."""
     row = long_row()
-    with Cluster(STORIES, *SHAPE, env={"KVASIR_FAILPOINTS_SET": "kvt.before_send=delay:40@1+"}) as c:
-        data = json.dumps({"model": "m", "prompt": row["prompt_ids"], "max_tokens": 30, "stream": True, "kvasir": {"placement": "remote"}})
+    prompt = (row["prompt_ids"] * 40)[:400]
+    with Cluster(STORIES, *SHAPE, env={"KVASIR_FAILPOINTS_SET": f"kvt.before_send=delay:{40 * SLOW:.0f}@1+"}) as c:
+        data = json.dumps({"model": "m", "prompt": prompt, "max_tokens": 30, "stream": True, "kvasir": {"placement": "remote"}})
         with socket.create_connection((c.host, c.port), timeout=5) as early:
             early.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n{data}".encode())
             wait_for("pages leave", 30 * SLOW, lambda: "failpoint fired" in c.log("prefill-0"), 0.005)
-        took = c.idle(20)
+            wait_for("more are in line", 30 * SLOW, lambda: c.metrics().sum("kvasir_prefill_tokens_total", worker="prefill-0") > 0, 0.005)
+        took = c.idle(20 * SLOW)
         given_up = c.metrics().sum("kvasir_kv_sends_cancelled_total", worker="prefill-0")
         print(f"        {given_up:.0f} messages given up, pages back after {took:.2f} s")
         assert given_up > 0, "everything was sent all the same"
