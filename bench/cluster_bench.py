@@ -53,7 +53,7 @@ def measure(url, model, args):
         time.sleep(0.6)
         exposed = (metric(url, "kvasir_kv_exposed_seconds_sum") - before[0]) / args.requests
         moved = (metric(url, "kvasir_kv_transfer_bytes_total") - before[1]) / args.requests
-        rows[placement] = statistics.median(times), exposed, moved, where
+        rows[placement] = statistics.mean(times), exposed, moved, where
     return rows
 
 
@@ -67,7 +67,7 @@ def main():
     args = parser.parse_args()
     with cluster(args.bin_dir, args.model, "--transport", args.transport) as url:
         rows = measure(url, "bench", args)
-    print(f"cluster, {args.tokens} prompt tokens, median of {args.requests}, one request at a time, transport {args.transport}")
+    print(f"cluster, {args.tokens} prompt tokens, mean of {args.requests}, one request at a time, transport {args.transport}")
     for placement, (ttft, exposed, moved, where) in rows.items():
         share = f", exposed transfer {exposed * 1e3:.2f} ms = {100 * exposed / ttft:.1f} % of TTFT, {moved / 1e6:.2f} MB moved" if placement == "remote" else ""
         print(f"  {placement:6}  TTFT {ttft * 1e3:8.1f} ms{share}")

@@ -183,10 +183,9 @@ static void print_stats(const char *base, const struct answer *a, const char *pl
     printf("placement      %s\n", placement[0] ? placement : "the router did not say");
     double bytes = after.bytes - before->bytes, seconds = after.seconds - before->seconds;
     if (known && bytes > 0)
-        printf(
-            "KV moved       %.0f bytes in %.0f pages by %s; first to last %.1f ms, %.2f GB/s, while prefill went on\n",
-            bytes, after.pages - before->pages, after.transport, seconds * 1e3,
-            seconds > 0 ? bytes / seconds / 1e9 : 0.0);
+        printf("KV moved       %.0f bytes in %.0f pages by %s; first to last in %.1f ms (%.1f MB/s), beside prefill; %.1f ms of it after\n",
+               bytes, after.pages - before->pages, after.transport, seconds * 1e3, seconds > 0 ? bytes / seconds / 1e6 : 0.0,
+               (after.exposed - before->exposed) * 1e3);
     else
         printf("KV moved       none\n");
 }

@@ -24,7 +24,7 @@ struct cli_engine_config {
      0,                                                                                        \
      CLI_PATH_MAX,                                                                             \
      NULL,                                                                                     \
-     "GGUF file, or the name smollm2",                                                         \
+     "GGUF file, or the name of one that was pulled",                                          \
      offsetof(type, field.model)},                                                             \
         {"kv.type",                                                                            \
          "kv-type",                                                                            \
@@ -58,7 +58,7 @@ struct cli_engine_config {
          KVS_CFG_U32,                                                                          \
          "128",                                                                                \
          1,                                                                                    \
-         65536,                                                                                \
+         8192,                                                                                 \
          NULL,                                                                                 \
          "prompt tokens computed in one step",                                                 \
          offsetof(type, field.chunk_tokens)},                                                  \

@@ -206,6 +206,10 @@ int cli_generate(int argc, char **argv)
     if (code != CLI_GO_ON)
         return code;
     struct kvs_error err = {0};
+    if (!c.ids[0] && !c.prompt[0]) {
+        (void)kvs_fail(&err, KVS_SELF_CONFIG, "nothing to continue; give --prompt TEXT or --ids 1,2,3");
+        return cli_failed(&err);
+    }
     if (c.ids[0] && (c.prompt[0] || c.chat)) {
         (void)kvs_fail(&err, KVS_SELF_CONFIG, "--ids stands alone; leave out --prompt and --chat");
         return cli_failed(&err);

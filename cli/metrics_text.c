@@ -85,6 +85,7 @@ void cli_transfer_parse(const char *page, struct cli_transfer *out)
     out->pages = cli_metric_sum(page, "kvasir_kv_transfer_pages_total");
     out->bytes = cli_metric_sum(page, bytes_name);
     out->seconds = cli_metric_sum(page, "kvasir_kv_transfer_seconds_sum");
+    out->exposed = cli_metric_sum(page, "kvasir_kv_exposed_seconds_sum");
     struct sample s;
     double most = 0;
     for (const char *at = page; next_sample(&at, bytes_name, &s);) {

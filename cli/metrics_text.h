@@ -7,6 +7,7 @@
 
 struct cli_transfer {
     double pages, bytes, seconds; /* of all workers together */
+    double exposed;               /* seconds that requests waited for pages after their prefill */
     char transport[16];           /* the one that moved most bytes, "" when none did */
 };
 /* Sum of a series over all its label sets, those with worker="..." only (the router repeats its workers' pages). */

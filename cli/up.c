@@ -199,10 +199,14 @@ static kvs_status prepare(struct up *u, struct kvs_error *err)
     if (!kvs_log_level_parse(u->config.log_level, &level))
         s = kvs_fail(err, KVS_SELF_CONFIG, "--log-level '%s' is not one of error, warn, info, debug, trace",
                      u->config.log_level);
-    uint64_t kv_memory;
+    uint64_t kv_memory = 0;
     if (s == KVS_OK && u->config.kv_memory[0] &&
         (kvs_parse_size(u->config.kv_memory, &kv_memory) != KVS_OK || kv_memory == 0))
         s = kvs_fail(err, KVS_SELF_CONFIG, "--kv-memory '%s' is not a size; write 512M or 2G", u->config.kv_memory);
+    uint64_t total = kvs_memory_total(), workers = u->config.prefill + u->config.decode;
+    if (s == KVS_OK && u->config.kv_memory[0] && total && kv_memory > total / workers)
+        s = kvs_fail(err, KVS_SELF_CONFIG, "--kv-memory %s for each of %llu workers is more than the %.1f GB of this machine; give at most %lluM",
+                     u->config.kv_memory, (unsigned long long)workers, (double)total / 1e9, (unsigned long long)(total / workers >> 20));
     for (size_t i = 0; s == KVS_OK && i < 3; i++)
         s = cli_sibling(programs[i], u->bin[i], sizeof u->bin[i], err);
     if (s == KVS_OK)

@@ -24,7 +24,7 @@ const struct kvs_config_row cli_up_rows[] = {
      "folder of pid files, logs and sockets; default a fresh one", AT(run_dir)},
     {"up.transport", "transport", KVS_CFG_ENUM, "auto", 0, 0, "auto|shm|tcp", "how KV pages travel", AT(transport)},
     {"up.kv_type", "kv-type", KVS_CFG_ENUM, "f16", 0, 0, "f32|f16|q8_0", "type of the KV cache", AT(kv_type)},
-    {"up.chunk_tokens", "chunk-tokens", KVS_CFG_U32, "0", 0, 65536, NULL,
+    {"up.chunk_tokens", "chunk-tokens", KVS_CFG_U32, "0", 0, 8192, NULL,
      "prompt tokens in one step; 0: the worker's default", AT(chunk_tokens)},
     {"up.block_tokens", "block-tokens", KVS_CFG_U32, "0", 0, 512, NULL,
      "tokens of a KV block, a power of two; 0: the worker's default", AT(block_tokens)},

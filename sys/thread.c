@@ -205,6 +205,13 @@ static bool cgroup1_room(uint64_t *room_out)
     return true;
 }
 
+uint64_t kvs_memory_total(void)
+{
+    char text[4096];
+    uint64_t kib = 0;
+    return read_text("/proc/meminfo", text, sizeof text) && number_after(text, "MemTotal:", &kib) ? kib * 1024 : 0;
+}
+
 uint64_t kvs_memory_available(void)
 {
     char text[4096], path[1024];

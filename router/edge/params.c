@@ -151,7 +151,12 @@ static kvs_status read_kvasir(json_t *o, struct rtr_params *p, struct rtr_fault 
         return KVS_OK;
     if (!json_is_object(k))
         return rtr_fail(f, KVS_REQ_INVALID, "kvasir", "'kvasir' must be an object");
-    json_t *v = field(k, "placement");
+    const char *name;
+    json_t *v;
+    json_object_foreach(k, name, v) /* nobody else gives these names a meaning: one that is unknown is misspelt */
+        if (strcmp(name, "placement") != 0 && strcmp(name, "fetch") != 0 && strcmp(name, "logits") != 0)
+            return rtr_fail(f, KVS_REQ_INVALID, "kvasir", "'kvasir' has placement, fetch and logits, no '%.40s'", name);
+    v = field(k, "placement");
     if (v) {
         const char *t = json_is_string(v) ? json_string_value(v) : "";
         if (strcmp(t, "local") == 0)

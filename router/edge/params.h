@@ -1,5 +1,5 @@
 /* params.h - the body of POST /v1/chat/completions and /v1/completions, read strictly: a field of the wrong type, out of range, or asking for
- * what this server has not, is refused by name; fields nobody here knows are ignored.
+ * what this server has not, is refused by name; fields nobody here knows are ignored, but in `kvasir`, which is ours.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_ROUTER_EDGE_PARAMS_H
 #define KVS_ROUTER_EDGE_PARAMS_H

@@ -43,8 +43,17 @@ def test_what_cannot_start_says_why():
         refuse(["--model", model(), "--block-tokens", "7"], "7")
         refuse(["--model", model(), "--kv-memory", "lots"], "lots")
         refuse(["--model", model(), "--kv-memory", "1"], "did not start")
+        refuse(["--model", model(), "--kv-memory", "900000G"], "--kv-memory 900000G for each of 2 workers", "give at most")
+        refuse(["--model", model(), "--chunk-tokens", "20000"], "20000 is out of range", "8192")
         refuse(["--model", model(), "--decode", "0"], "decode")
         refuse(["--model", model(), "stray"], "stray")
+
+
+def test_a_worker_takes_no_more_memory_than_there_is():
+    r = run(["kvasir-decode-worker", "--model", model(), "--discovery", "ipc:///nonexistent/router.sock", "--kv-memory", "900000G"])
+    assert r.returncode not in (0, -6, -11) and "more than the" in r.stderr and len(r.stderr.splitlines()) == 1, r.stderr
+    r = run(["kvasir", "generate", "--model", model()])
+    assert r.returncode not in (0, -6, -11) and "give --prompt TEXT or --ids" in r.stderr, r.stderr
 
 
 def says(args, *words):

@@ -297,7 +297,7 @@ static void on_backend(void *user, bool up, const char *text)
     if (up && w->etcd)
         atomic_store(&w->registered, true); /* and it stays so while etcd is away: those who know us go on */
     if (up)
-        KVS_INFO("registered", "backend=\"%s\"", text);
+        KVS_INFO("registered", "backend=\"%s\"", w->etcd ? text : "embedded");
     else
         KVS_WARN("discovery lost", "cause=\"%s\"", text);
 }

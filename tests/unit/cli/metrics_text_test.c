@@ -17,6 +17,7 @@ static const char page[] = "# HELP kvasir_kv_transfer_bytes_total x\n"
                            "kvasir_kv_transfer_bytes_total_other{worker=\"decode-1\"} 5\n"
                            "kvasir_kv_transfer_pages_total{worker=\"decode-0\",transport=\"tcp\"} 2\n"
                            "kvasir_kv_transfer_pages_total{otherworker=\"x\"} 50\n"
+                           "kvasir_kv_exposed_seconds_sum{worker=\"decode-0\"} 0.25\n"
                            "kvasir_kv_transfer_seconds_sum{worker=\"decode-0\"} 0.5";
 
 static void test_workers_are_summed(void **state)
@@ -27,6 +28,7 @@ static void test_workers_are_summed(void **state)
     assert_true(t.bytes == 400);
     assert_true(t.pages == 2);
     assert_true(t.seconds == 0.5);
+    assert_true(t.exposed == 0.25);
     assert_string_equal(t.transport, "shm");
 }
 

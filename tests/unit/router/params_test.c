@@ -74,6 +74,7 @@ static const struct bad table[] = {
     {CHAT("\"cache_salt\":\"\""), "cache_salt", KVS_REQ_INVALID},
     {CHAT("\"kvasir\":7"), "kvasir", KVS_REQ_INVALID},
     {CHAT("\"kvasir\":{\"placement\":\"here\"}"), "kvasir.placement", KVS_REQ_INVALID},
+    {CHAT("\"kvasir\":{\"placment\":\"remote\"}"), "kvasir", KVS_REQ_INVALID},
     {CHAT("\"kvasir\":{\"fetch\":1}"), "kvasir.fetch", KVS_REQ_INVALID},
     {CHAT("\"kvasir\":{\"logits\":1}"), "kvasir.logits", KVS_REQ_INVALID},
     {CHAT("\"return_token_ids\":\"yes\""), "return_token_ids", KVS_REQ_INVALID},

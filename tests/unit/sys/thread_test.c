@@ -68,6 +68,7 @@ static void test_the_machine_has_something(void **state)
     assert_in_range(kvs_cpu_count(), 1, 100000);
     uint64_t bytes = kvs_memory_available();
     assert_true(bytes > (uint64_t)1 << 20 && bytes < (uint64_t)1 << 50);
+    assert_true(kvs_memory_total() >= bytes && kvs_memory_total() < (uint64_t)1 << 50);
 }
 
 int main(void)
