@@ -168,6 +168,9 @@ void rtr_fleet_load(struct rtr_fleet *f, uint64_t key, const struct msg_load *lo
     w->decoding = load->decoding;
     w->chunk_tokens = load->chunk_tokens;
     w->load_at_us = now_us;
+    w->reports++;
+    w->ended = 0;
+    w->ended_context = 0;
     w->fresh[1] = w->fresh[0];
     w->fresh[0] = 0;
     rtr_cost_take_speed(&load->speed, &w->speed);
@@ -184,6 +187,14 @@ uint64_t rtr_worker_backlog(const struct rtr_worker *w)
 void rtr_worker_give(struct rtr_worker *w, uint64_t prompt_tokens)
 {
     w->fresh[0] += prompt_tokens;
+}
+
+void rtr_worker_ended(struct rtr_worker *w, uint32_t spoke_at, uint64_t context)
+{
+    if (spoke_at == w->reports) /* no report has counted it */
+        return;
+    w->ended++;
+    w->ended_context += context;
 }
 
 void rtr_worker_computed(struct rtr_worker *w, uint64_t prompt_tokens)

@@ -40,6 +40,9 @@ struct rtr_worker {
     struct rtr_measured prefill, step;
     uint64_t prefill_left, context_tokens, load_at_us;
     uint32_t decoding, chunk_tokens;
+    uint32_t reports; /* their number */
+    uint32_t ended;   /* of `decoding`: this router's own that have ended since */
+    uint64_t ended_context;
     uint32_t link_count;
     struct rtr_link *links; /* the peers it is linked to; owned, grown on demand, at most RTR_LINKS_MAX */
     uint32_t link_cap;
@@ -68,6 +71,8 @@ void rtr_fleet_load(struct rtr_fleet *f, uint64_t key, const struct msg_load *lo
 /* Prompt tokens that are to be computed there: as reported, and what was given since. A report may have left before the last prompt came. */
 uint64_t rtr_worker_backlog(const struct rtr_worker *w);
 void rtr_worker_give(struct rtr_worker *w, uint64_t prompt_tokens);
+/* A sequence that spoke after report number spoke_at has ended, or is called off. */
+void rtr_worker_ended(struct rtr_worker *w, uint32_t spoke_at, uint64_t context);
 void rtr_worker_computed(struct rtr_worker *w, uint64_t prompt_tokens); /* or called off */
 
 bool rtr_worker_decodes(const struct rtr_worker *w);

@@ -170,9 +170,10 @@ static uint32_t chunk_of(const struct rtr_worker *w)
 /* Sequences that write there, or soon will, and their contexts. */
 static double running_on(const struct rtr_worker *w, uint32_t tokens_each, double *contexts_out)
 {
-    uint32_t more = w->sequences > w->decoding ? w->sequences - w->decoding : 0;
-    *contexts_out = (double)w->context_tokens + (double)more * tokens_each;
-    return (double)w->decoding + more;
+    uint32_t decoding = w->decoding > w->ended ? w->decoding - w->ended : 0, more = w->sequences > decoding ? w->sequences - decoding : 0;
+    uint64_t context = decoding && w->context_tokens > w->ended_context ? w->context_tokens - w->ended_context : 0;
+    *contexts_out = (double)context + (double)more * tokens_each;
+    return (double)decoding + more;
 }
 
 /* Tokens of the prompt that are in the worker's cache; the last one is always computed. */

@@ -19,6 +19,7 @@ struct rtr_choice {
     bool running; /* a Generate call of the current attempt is with the decode worker */
     bool done;    /* has its answer; never runs again */
     bool spoke;   /* has delivered a token in the current attempt */
+    uint32_t spoke_at; /* the number of its worker's report that came last before that */
     int32_t *emitted; /* owned: answers so far, for deduplication now and for resuming later */
     uint32_t count, cap;
     int32_t *joined;  /* owned: prompt and emitted in one piece, made when an attempt starts with emitted tokens */

@@ -91,6 +91,8 @@ static void settle(struct rtr *r, struct rtr_req *q, struct rtr_choice *c)
         give_back(&w->decode_tokens, &c->answer_charge, c->answer_charge);
         KVS_ASSERT(w->sequences > 0);
         w->sequences--;
+        if (c->spoke)
+            rtr_worker_ended(w, c->spoke_at, q->ask.token_count + c->count);
     }
     c->answer_charge = 0;
     c->running = false;
@@ -499,6 +501,9 @@ static void on_token(struct rtr *r, uint64_t worker, const struct msg_token *t)
     }
     if (t->id >= 0) {
         uncharge_token(r, q, c);
+        const struct rtr_worker *w = rtr_fleet_find(&r->fleet, q->decode);
+        if (!c->spoke && w)
+            c->spoke_at = w->reports;
         q->spoke = c->spoke = true;
         if (q->keeper && all_spoke(q))
             release(r, q);

@@ -148,8 +148,10 @@ kvs_status rtr_answer_token(struct rtr_answer *a, const struct msg_token *t, str
     *stopped_out = false;
     if (c->finish != MSG_RUNNING)
         return KVS_OK;
-    if (t->has_placed)
+    /* Further choices find what the first one has computed: what nobody computed for this request is the least of what they found. */
+    if (t->has_placed && (!a->placed || t->placed.cached_tokens < a->cached_tokens))
         a->cached_tokens = t->placed.cached_tokens;
+    a->placed |= t->has_placed;
     kvs_status s = t->id >= 0 ? keep(a, c, t) : KVS_OK;
     if (s == KVS_OK)
         s = take_text(a, c, t);

@@ -34,6 +34,7 @@ struct rtr_answer {
     bool ignore_eos;
     struct mdl_ids prompt; /* kept only when it is to be told */
     uint32_t prompt_tokens, cached_tokens;
+    bool placed; /* cached_tokens is known */
     struct rtr_answer_choice choice[RTR_CHOICES_MAX];
 };
 

@@ -154,6 +154,8 @@ def test_choices_share_their_prompt():
                            {"model": "m", "prompt": ids, "max_tokens": ANSWER, "n": 4, "temperature": 1, "seed": 5, "return_token_ids": True,
                             "cache_salt": "a", "kvasir": {"logits": True, "placement": "remote"}})
         d = Delta(before, c.metrics())
+        usage = answer.json()["usage"]["prompt_tokens_details"]
+        assert usage["cached_tokens"] == 0 == int(answer.placement()["cached"]), f"all of it was computed for this request: {usage}"
         rows = [list(zip(x["token_ids"], x["kvasir"]["logits"])) for x in sorted(answer.json()["choices"], key=lambda x: x["index"])]
         return rows, d
     with Cluster(STORIES, *SHAPE.flags()) as c:

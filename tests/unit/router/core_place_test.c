@@ -80,6 +80,42 @@ static void test_a_deadline_that_cannot_be_met_is_said_at_once(void **state)
     rtr_destroy(b.r);
 }
 
+/* Reports are 250 ms old at most. In that time a chat's next turn comes: the stream that has just ended must not count as one that would be held
+ * up, or the turn is read away from its own cache. */
+static void test_a_stream_that_ended_since_the_report_is_not_running(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct rtr_stats st;
+    setup(&b, NULL);
+    up(&b, 10, "decode-0", MSG_ROLE_DECODE);
+    struct msg_load *l = calloc(1, sizeof(*l));
+    l->speed = (struct msg_speed){.prefill_token_s = 1e-3, .step_fixed_s = 0.01, .step_sequence_s = 0.05, .step_context_s = 1e-4, .prefill_samples = 99,
+                                  .step_samples = 99};
+    ask(&b, 1, 100, 1);
+    token(&b, 10, 1, 1, 0, 0, 50, MSG_RUNNING);
+    ask(&b, 2, 100, 1);
+    token(&b, 10, 2, 1, 0, 0, 50, MSG_RUNNING);
+    l->decoding = 3; /* one of another router */
+    l->context_tokens = 101 + 101 + 300;
+    step(&b, (struct rtr_event){.type = RTR_EV_LOAD, .worker = 10, .load = l});
+    token(&b, 10, 1, 1, 0, 1, 51, MSG_FINISH_STOP);
+    ask(&b, 3, 100, 1);
+    /* it joins request 2 and the stranger: 100 tokens, in their one step 50 ms a sequence and contexts of 502 - 102 */
+    const struct rtr_action *g = act(&b, 0, RTR_ACT_GENERATE);
+    double want = 0.1 + 2 * 0.05 + 400 * 1e-4;
+    assert_true(g->options[0].cost.prefill_s > want - 1e-9 && g->options[0].cost.prefill_s < want + 1e-9);
+    /* one that no report has counted takes nobody else out of it when it ends */
+    token(&b, 10, 3, 1, 0, 0, 50, MSG_FINISH_STOP);
+    ask(&b, 4, 100, 1);
+    g = act(&b, 0, RTR_ACT_GENERATE);
+    assert_true(g->options[0].cost.prefill_s > want - 1e-9 && g->options[0].cost.prefill_s < want + 1e-9);
+    free(l);
+    rtr_stats(b.r, &st);
+    assert_int_equal(st.running, 2);
+    rtr_destroy(b.r);
+}
+
 static void card_up(struct bench *b, uint64_t key, const char *id)
 {
     struct msg_card card;
@@ -144,6 +180,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_requests_wait_while_prefill_is_behind),
         cmocka_unit_test(test_a_deadline_that_cannot_be_met_is_said_at_once),
+        cmocka_unit_test(test_a_stream_that_ended_since_the_report_is_not_running),
         cmocka_unit_test(test_cached_blocks_are_fetched_from_a_busy_owner),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
