@@ -17,10 +17,21 @@
 #define PATH_CAP (CLI_PATH_MAX + 64)
 #define DRAIN_US 35000000u /* a router's own bound is 30 s */
 
+static uint32_t find_router(const struct cli_up_plan *plan)
+{
+    uint32_t i = 0;
+    while (i < plan->count && strcmp(plan->daemon[i].name, "router") != 0)
+        i++;
+    return i;
+}
+
 kvs_status cli_supervisor_init(struct cli_supervisor *s, const struct cli_up_plan *plan, const char *run_dir,
                                bool restart, struct kvs_error *err)
 {
     *s = (struct cli_supervisor){.plan = plan, .run_dir = run_dir, .restart = restart, .signal_fd = -1};
+    s->last_router = find_router(plan);
+    if (plan->routers_elsewhere)
+        s->last_router = plan->count;
     static const int signals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
     sigset_t set;
     sigemptyset(&set);
@@ -89,6 +100,10 @@ static void ended(struct cli_supervisor *s, uint32_t i, int status, bool restart
     c->pid = 0;
     c->code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     c->refused = WIFEXITED(status) && WEXITSTATUS(status) != 0;
+    if (c->code == 0 && i == s->last_router) {
+        s->router_left = true; /* nobody is left whom clients could ask */
+        return;
+    }
     if (!restart || (c->refused && !s->ready))
         return;
     if (c->code == 0) {
@@ -163,7 +178,13 @@ cli_wake cli_supervisor_wait(struct cli_supervisor *s, uint64_t until_us)
         wait_signal(s, until);
         if (stop_asked(s))
             return CLI_WAKE_STOP; /* before reaping: what ended may have been told to */
-        if (reap(s, s->restart) > 0)
+        bool ended_some = reap(s, s->restart) > 0;
+        if (s->router_left && s->ready) {
+            fprintf(stderr, "kvasir: the router has drained and ended, and it was the only one: all end\n");
+            s->stop_signal = SIGTERM;
+            return CLI_WAKE_STOP;
+        }
+        if (ended_some)
             return CLI_WAKE_CHILD;
         if (kvs_now_us() >= until_us)
             return CLI_WAKE_TIME;
@@ -194,9 +215,7 @@ static uint32_t count_running(const struct cli_supervisor *s)
 static bool drain_router(struct cli_supervisor *s)
 {
     uint64_t until_us = kvs_now_us() + DRAIN_US;
-    uint32_t router = 0;
-    while (router < s->plan->count && strcmp(s->plan->daemon[router].name, "router") != 0)
-        router++;
+    uint32_t router = find_router(s->plan);
     if (router == s->plan->count || s->child[router].pid <= 0)
         return true;
     (void)kill(s->child[router].pid, SIGTERM);

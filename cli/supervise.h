@@ -1,7 +1,8 @@
 /* supervise.h - the children of `kvasir up`: started, watched, started again with pacing, and ended without exception.
  * One thread. A child that ends is reaped as soon as its SIGCHLD is read, so no zombie and no stale pid file stays.
  *
- *   stopped --start--> running --ended--> waiting (paced) --time--> running        --no-restart, or exit code 0 (drained): stopped
+ *   stopped --start--> running --ended--> waiting (paced) --time--> running        --no-restart, or exit code 0 (drained): stopped;
+ *                                                                                 the last router drained: all stop
  *   running --stop: SIGTERM--> ... bound passed: SIGKILL --> stopped
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_CLI_SUPERVISE_H
@@ -24,6 +25,8 @@ struct cli_supervisor {
     const char *run_dir;
     bool restart;
     bool ready; /* the cluster has been up once; before, a daemon that refuses to start is not tried again */
+    uint32_t last_router;    /* when this one drains, nobody is left to ask; plan->count: there may be others elsewhere */
+    bool router_left;
     int signal_fd;
     int stop_signal;         /* that asked us to stop; 0: none did */
     struct cli_child child[CLI_UP_DAEMONS_MAX];
@@ -35,7 +38,8 @@ KVS_MUST_CHECK kvs_status cli_supervisor_init(struct cli_supervisor *s, const st
                                               const char *run_dir, bool restart, struct kvs_error *err);
 KVS_MUST_CHECK kvs_status cli_supervisor_start(struct cli_supervisor *s,
                                                struct kvs_error *err); /* all of them, router first */
-/* Waits for a signal or until_us, restarts what is due, reaps what ended. STOP: SIGINT, SIGTERM or SIGHUP came. */
+/* Waits for a signal or until_us, restarts what is due, reaps what ended. STOP: SIGINT, SIGTERM or SIGHUP came, or the
+ * last router has drained. */
 cli_wake cli_supervisor_wait(struct cli_supervisor *s, uint64_t until_us);
 /* Ends all. After SIGTERM or SIGHUP the router first drains (it ends when its requests have); after SIGINT, or without a signal, nobody waits
  * for anything. Then the rest: SIGTERM, after grace_us SIGKILL; a further stop signal kills at once. Removes pid files and sockets. */

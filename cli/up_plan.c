@@ -210,6 +210,7 @@ kvs_status cli_up_plan(const struct cli_up_config *c, const struct cli_up_paths 
     for (uint32_t i = 0; i < c->decode; i++)
         plan_worker(c, p, "decode", p->bin_decode, i, c->threads, &out->daemon[out->count++]);
     out->workers = out->count - 1;
+    out->routers_elsewhere = given;
     if (c->etcd)
         plan_etcd(p, &out->daemon[out->count++]);
     for (uint32_t i = 0; i < out->count; i++) {

@@ -32,6 +32,7 @@ struct cli_daemon {
 struct cli_up_plan {
     struct cli_daemon daemon[CLI_UP_DAEMONS_MAX]; /* router first, then workers, then our own etcd if any */
     uint32_t count, workers;
+    bool routers_elsewhere; /* on an etcd that was given other routers may serve with these workers */
 };
 
 struct cli_up_paths {

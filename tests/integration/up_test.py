@@ -103,6 +103,28 @@ def test_term_and_interrupt_end_everything():
             c.kill_up()
 
 
+def test_all_end_when_the_router_has_drained():
+    """Who asks the router itself to end, not its parent, means the cluster: a stream that runs is finished, then the rest goes, with code 0."""
+    ids = golden()[11]["prompt_ids"]
+    want = [row[0] for row in generate_alone(model(), ids, 60, "--context", "512", "--kv-type", "f32")]
+    c = Cluster(model(), "--context", 512, "--kv-type", "f32", env={"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:10@1+"})
+    try:
+        pids = [c.pid(name) for name in c.names]
+        s = c.stream("/v1/completions", {"prompt": ids, "max_tokens": 60, "return_token_ids": True})
+        events = s.events()
+        got = next(events)["choices"][0]["token_ids"]
+        c.kill("router", signal.SIGTERM)
+        got += [i for event in events for i in event["choices"][0]["token_ids"]]
+        assert s.done and got == want, f"{len(got)} of {len(want)} tokens"
+        s.close()
+        assert c.up.wait(60 * SLOW) == 0
+        assert "the router has drained" in c.stderr(), c.stderr()
+        assert not [p for p in pids if alive(p)]
+        c.check_logs()
+    finally:
+        c.kill_up()
+
+
 def test_nothing_outlives_a_killed_parent():
     c = Cluster(model())
     try:
