@@ -1,6 +1,7 @@
 # generate_test.py - the engine alone, by the program: goldens of other engines, and the same numbers however the work is cut.
 # SPDX-License-Identifier: Apache-2.0
 import json
+import math
 import tempfile
 
 from kvasir_cluster import *
@@ -8,15 +9,24 @@ from kvasir_cluster import *
 FULL = ["--context", "512", "--kv-type", "f32"]
 
 
+def json_lines(command, model, ids, *flags, env=None):
+    r = run(["kvasir", command, "--model", model, "--ids", ",".join(map(str, ids)), "--json", *flags], env=env)
+    assert r.returncode == 0, r.stderr
+    return [json.loads(line) for line in r.stdout.splitlines()]
+
+
 def test_stories_equals_the_golden():
     model = need(STORIES, "stories260K")
-    worst = 0
+    worst = worst_margin = 0
     for row in golden():
-        got = generate_alone(model, row["prompt_ids"], row["n_out"], *FULL)
-        assert [g[0] for g in got] == [o[0] for o in row["out"]], f"ids of {row['prompt']!r}"
-        worst = max(worst, max(abs(g[1] - o[1]) for g, o in zip(got, row["out"])))
+        got = json_lines("generate", model, row["prompt_ids"], "-n", str(row["n_out"]), *FULL)
+        assert all(set(g) == {"id", "logit", "margin", "text"} for g in got), got[0]
+        assert [g["id"] for g in got] == [o[0] for o in row["out"]], f"ids of {row['prompt']!r}"
+        worst = max(worst, max(abs(g["logit"] - o[1]) for g, o in zip(got, row["out"])))
+        worst_margin = max(worst_margin, max(abs(g["margin"] - o[2]) for g, o in zip(got, row["out"])))
     assert worst <= 0.001, f"a logit is {worst} away"
-    print(f"        14 prompts, logits within {worst:.6f}")
+    assert worst_margin <= 0.002, f"a margin (the difference of two logits) is {worst_margin} away"
+    print(f"        14 prompts, logits within {worst:.6f}, margins within {worst_margin:.6f}")
 
 
 def test_text_is_the_goldens_text():
@@ -37,15 +47,25 @@ def test_numbers_do_not_depend_on_the_cut():
             same_as(generate_alone(model, row["prompt_ids"], 60, "--context", "512", "--kv-type", kv, *flags), base, f"{kv} {flags}")
 
 
+def has_avx2():
+    with open("/proc/cpuinfo") as f:
+        flags = next((line.split() for line in f if line.startswith("flags")), [])
+    return {"avx2", "fma", "f16c"} <= set(flags)
+
+
 def test_every_path_of_the_engine_gives_the_same_numbers():
     model = need(STORIES, "stories260K")
     ids = golden()[2]["prompt_ids"]
-    out = {}
+    out, lacking = {}, []
     for isa in ("ref", "avx2"):
         r = run(["kvasir", "generate", "--model", model, "--ids", ",".join(map(str, ids)), "-n", "50", "--json"], env={"KVASIR_ISA": isa})
-        if r.returncode == 0:
-            out[isa] = r.stdout
-    print(f"        paths: {', '.join(out)}")
+        if isa == "avx2" and not has_avx2():
+            assert r.returncode > 0 and "\"avx2\" is not in this build or not on this CPU" in r.stderr, f"{r.returncode}, {r.stderr}"
+            lacking.append(isa)
+            continue
+        assert r.returncode == 0, f"{isa}: exit code {r.returncode}: {r.stderr}"
+        out[isa] = r.stdout
+    print(f"        paths: {', '.join(out)}{'; this CPU lacks ' + ', '.join(lacking) if lacking else ''}")
     assert "ref" in out and len(set(out.values())) == 1
 
 
@@ -61,17 +81,45 @@ def test_score_gives_the_golden_its_logits():
     model = need(STORIES, "stories260K")
     row = golden()[1]
     ids = row["prompt_ids"] + [o[0] for o in row["out"]]
-    r = run(["kvasir", "score", "--model", model, "--ids", ",".join(map(str, ids)), "--top", "3", "--json", *FULL])
-    assert r.returncode == 0, r.stderr
-    lines = [json.loads(line) for line in r.stdout.splitlines()]
+    lines = json_lines("score", model, ids, "--top", "3", *FULL)
     assert len(lines) == len(ids)  # n - 1 positions and the sum
     start = len(row["prompt_ids"]) - 1
-    for line, (i, logit, _) in zip(lines[start:-1], row["out"]):
+    for line, (i, logit, margin) in zip(lines[start:-1], row["out"]):
         assert line["id"] == i == line["best"] == line["top"][0][0]
         assert abs(line["logit"] - logit) <= 0.001
+        assert line["best_logit"] == line["logit"] == line["top"][0][1]
+        assert abs(line["best_logit"] - line["top"][1][1] - margin) <= 0.002
     assert [line["pos"] for line in lines[:-1]] == list(range(len(ids) - 1))
-    assert lines[-1]["tokens"] == len(ids) - 1
-    assert abs(lines[-1]["nll"] + sum(line["logprob"] for line in lines[:-1])) < 1e-6
+    check_total(lines)
+
+
+def check_total(lines):
+    last = lines[-1]
+    assert set(last) == {"tokens", "nll", "perplexity"} and last["tokens"] == len(lines) - 1
+    assert abs(last["nll"] + sum(line["logprob"] for line in lines[:-1])) < 1e-6
+    assert math.isclose(last["perplexity"], math.exp(last["nll"] / last["tokens"]), rel_tol=1e-6)
+
+
+def test_score_of_tokens_that_are_not_the_best():
+    """The whole vocabulary as `top`: logprob, best and the shorter lists are worked out from it here."""
+    model = need(STORIES, "stories260K")
+    ids = golden()[1]["prompt_ids"] + [300, 411, 17, 500]
+    whole, short, none = (json_lines("score", model, ids, "--top", str(k), *FULL) for k in (512, 5, 0))
+    assert len(whole) == len(short) == len(none) == len(ids)
+    others = 0
+    for want, line, bare in zip(whole[:-1], short, none):
+        assert set(line) == {"pos", "id", "logit", "logprob", "best", "best_logit", "top"}, line
+        top = want["top"]
+        assert sorted(i for i, _ in top) == list(range(512)), "not every token is there once"
+        assert top == sorted(top, key=lambda t: (-t[1], t[0]))
+        assert line["top"] == top[:5] and bare["top"] == []
+        logit = dict(map(tuple, top))
+        assert line["logit"] == logit[line["id"]] and [line["best"], line["best_logit"]] == top[0]
+        assert abs(line["logprob"] - (line["logit"] - math.log(math.fsum(math.exp(v) for v in logit.values())))) < 1e-6
+        assert {**line, "top": 0} == {**want, "top": 0} == {**bare, "top": 0}
+        others += line["best"] != line["id"] and line["best_logit"] > line["logit"]
+    assert others >= 4, f"only {others} tokens are not the best ones"
+    check_total(whole)
 
 
 def test_sample_model_keeps_its_exact_answer():
