@@ -18,7 +18,7 @@ def json_lines(command, model, ids, *flags, env=None):
 def test_stories_equals_the_golden():
     model = need(STORIES, "stories260K")
     worst = worst_margin = 0
-    for row in golden():
+    for row in golden() + [continued(golden()[11])]:
         got = json_lines("generate", model, row["prompt_ids"], "-n", str(row["n_out"]), *FULL)
         assert all(set(g) == {"id", "logit", "margin", "text"} for g in got), got[0]
         assert [g["id"] for g in got] == [o[0] for o in row["out"]], f"ids of {row['prompt']!r}"
@@ -26,7 +26,7 @@ def test_stories_equals_the_golden():
         worst_margin = max(worst_margin, max(abs(g["margin"] - o[2]) for g, o in zip(got, row["out"])))
     assert worst <= 0.001, f"a logit is {worst} away"
     assert worst_margin <= 0.002, f"a margin (the difference of two logits) is {worst_margin} away"
-    print(f"        14 prompts, logits within {worst:.6f}, margins within {worst_margin:.6f}")
+    print(f"        14 prompts and a long one, logits within {worst:.6f}, margins within {worst_margin:.6f}")
 
 
 def test_text_is_the_goldens_text():
@@ -41,10 +41,14 @@ def test_numbers_do_not_depend_on_the_cut():
     model = need(STORIES, "stories260K")
     row = golden()[11]
     for kv in ("f32", "f16"):
-        base = generate_alone(model, row["prompt_ids"], 60, "--context", "512", "--kv-type", kv)
-        for flags in (["--chunk-tokens", "1"], ["--chunk-tokens", "7"], ["--chunk-tokens", "512"], ["--threads", "1"], ["--threads", "3"],
-                      ["--block-tokens", "16", "--group-layers", "1"], ["--block-tokens", "1", "--group-layers", "2", "--chunk-tokens", "3"]):
-            same_as(generate_alone(model, row["prompt_ids"], 60, "--context", "512", "--kv-type", kv, *flags), base, f"{kv} {flags}")
+        whole = generate_alone(model, row["prompt_ids"], 160, "--context", "512", "--kv-type", kv)
+        more = row["prompt_ids"] + [w[0] for w in whole[:100]]  # 129 tokens: three blocks of 64, and a chunk of 64 is not all of it
+        for flags in (["--chunk-tokens", "1"], ["--chunk-tokens", "7"], ["--chunk-tokens", "64"], ["--chunk-tokens", "512"], ["--threads", "1"],
+                      ["--threads", "3"], ["--block-tokens", "16", "--group-layers", "1"],
+                      ["--block-tokens", "1", "--group-layers", "2", "--chunk-tokens", "3"]):
+            cut = ["--context", "512", "--kv-type", kv, *flags]
+            same_as(generate_alone(model, row["prompt_ids"], 60, *cut), whole[:60], f"{kv} {flags}")
+            same_as(generate_alone(model, more, 60, *cut), whole[100:], f"{kv} {flags}, continued")
 
 
 def has_avx2():

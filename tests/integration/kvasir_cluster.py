@@ -61,6 +61,12 @@ def golden(limit=None):
     return rows[:limit]
 
 
+def continued(row, n=100):
+    """The same text with its first n tokens in the prompt: a prompt of more than one block and of several chunks, the rest of the golden to come."""
+    return {**row, "prompt": f"{row['prompt']} and {n} tokens more", "prompt_ids": row["prompt_ids"] + [o[0] for o in row["out"][:n]],
+            "out": row["out"][n:], "n_out": row["n_out"] - n}
+
+
 def die_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 

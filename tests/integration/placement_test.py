@@ -119,8 +119,9 @@ def must_fail(check, *args):
     raise RuntimeError(f"{check.__name__} passed with its mechanism off: it proves nothing")
 
 
-def measured(cluster, rows, n, placement, together=False):
-    before = cluster.metrics()
+def measured(cluster, rows, n, placement, together=False, before=None):
+    """The answers and what the metrics say that they took; before: the page at the end of the last round, when nothing happened since."""
+    before = before or cluster.metrics()
     answers = ask_all(cluster, rows, n, placement, together)
     return answers, Delta(before, cluster.metrics())
 
@@ -133,21 +134,24 @@ def run_shape(shape, rows, n):
         check_remote(shape, answers, rows, d)
         check_chunks(shape, rows, d, "prefill-0")
         must_fail(check_local, answers, rows, d)
-        answers, d = measured(c, rows, n, "local")
+        answers, d = measured(c, rows, n, "local", before=d.after)
         check_answers(answers, rows, want, f"local, {shape}")
         check_local(answers, rows, d)
         check_chunks(shape, rows, d, "decode-0")
         must_fail(check_remote, shape, answers, rows, d)
-        answers, d = measured(c, rows, n, "remote", together=True)
+        answers, d = measured(c, rows, n, "remote", together=True, before=d.after)
         check_answers(answers, rows, want, f"remote, together, {shape}")
         check_remote(shape, answers, rows, d)
+        answers, d = measured(c, rows, n, "local", together=True, before=d.after)
+        check_answers(answers, rows, want, f"local, together, {shape}")
+        check_local(answers, rows, d)
         c.idle()
 
 
 def test_golden_by_every_placement():
-    """All 14 prompts, all their tokens, against the golden of the other engine: ids equal, logits within 0.001."""
+    """All 14 prompts and a long one, all their tokens, against the golden of the other engine: ids equal, logits within 0.001."""
     need(STORIES, "stories260K")
-    rows = golden()
+    rows = golden() + [continued(golden()[11])]
     for transport in ("auto", "tcp"):
         shape = Shape(transport=transport)
         with Cluster(MODEL, *shape.flags()) as c:
@@ -172,6 +176,9 @@ def every_shape(kv):
     """Both transports, two geometries, four chunk sizes: all equal to the engine alone with the same KV type, bit for bit."""
     need(STORIES, "stories260K")
     rows = [golden()[i] for i in (0, 2, 3, 11)]  # prompts of 1, 16, 17 and 29 tokens
+    rows.append(continued(golden()[11]))  # and of 129: 3 blocks of 64, and a chunk of 64 is not all of it
+    whole = generate_alone(MODEL, golden()[11]["prompt_ids"], 124, "--context", "512", "--kv-type", "f32")
+    same_as(alone("f32", rows[-1:], 24)[0], whole[100:], "the long prompt read instead of written")
     for transport in ("shm", "tcp"):
         for block, layers in ((0, 0), (16, 1)):
             for chunk in (1, 7, 64, 512):
@@ -205,20 +212,43 @@ def test_each_proof_fails_with_its_mechanism_off():
         must_fail(check_chunks, meant, rows, d, "prefill-0")
 
 
-def test_forced_preemption_changes_nothing():
-    """The newest sequence loses its pages in mid-answer and is computed anew: the same numbers."""
+def forced_preemption(kv, transport):
+    """Batches of both placements whose newest sequence loses its pages in mid-answer and is computed anew: the same numbers."""
     need(STORIES, "stories260K")
-    rows = [golden()[i] for i in (1, 2, 3, 11)]
-    want = alone("f32", rows, 60)
+    rows = [golden()[i] for i in (1, 2, 3, 11)] + [continued(golden()[11])]
+    shape = Shape(kv, transport)
+    want = alone(kv, rows, 60)
+    slower = f"decode.after_token=delay:{2 * SLOW:.0f}@1+"  # so that the requests stand in one batch, however late a machine sends them
+    often = ";".join(f"decode.preempt=error@{at}" for at in range(9, 600, 40))  # each round has 59 of these moments at least
 
     def go(env):
-        with Cluster(MODEL, *Shape().flags(), env=env) as c:
-            answers, d = measured(c, rows, 60, "remote", together=True)
-            check_answers(answers, rows, want, "preempted")
-            c.idle()
-            return d("kvasir_preemptions_total", worker="decode-0")
-    assert go({"KVASIR_FAILPOINTS_SET": "decode.preempt=error@9"}) >= 1, "nothing was preempted"
-    assert go({}) == 0, "preempted without the failpoint: the proof proves nothing"
+        with Cluster(MODEL, *shape.flags(), env={"KVASIR_FAILPOINTS_SET": env}) as c:
+            same_as(rows_of(c.complete(rows[0]["prompt_ids"], 4)), alone(kv, rows[:1], 60)[0][:4], "one at a time")
+            must_fail(check_batch, c, 2)
+            preempted = []
+            for placement in ("remote", "local"):
+                answers, d = measured(c, rows, 60, placement, together=True)
+                check_answers(answers, rows, want, f"{placement}, preempted, {shape}")
+                assert all(answer.placement()["mode"] == placement for answer in answers), "by another placement"
+                check_batch(c, 4)
+                preempted.append(d("kvasir_preemptions_total", worker="decode-0"))
+                c.idle()
+            return preempted
+    preempted = go(slower + ";" + often)
+    print(f"        {shape}: preempted {preempted[0]:.0f} times remote, {preempted[1]:.0f} local")
+    assert min(preempted) >= 1, "nothing was preempted"
+    if (kv, transport) == ("f32", "shm"):
+        assert go(slower) == [0, 0], "preempted without the failpoint: the proof proves nothing"
+
+
+def test_forced_preemption_changes_nothing_f32():
+    for transport in ("shm", "tcp"):
+        forced_preemption("f32", transport)
+
+
+def test_forced_preemption_changes_nothing_f16():
+    for transport in ("shm", "tcp"):
+        forced_preemption("f16", transport)
 
 
 def test_pages_running_out_preempts_and_changes_nothing():
