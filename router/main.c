@@ -4,9 +4,11 @@
  * stop).
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/etcd.h"
+#include "net/http_gate.h"
 #include "router/edge/http.h"
 #include "sys/clock.h"
 #include "sys/config.h"
+#include "sys/limits.h"
 #include "sys/log.h"
 #include "sys/secret.h"
 
@@ -19,6 +21,7 @@
 
 #define STOP_WAIT_US 2000000u
 #define STOP_LOOK_US 5000u
+#define DESCRIPTORS_BESIDE (NET_GATE_WAITING_MAX + 320u) /* --connections: heads that are awaited, 256 workers, our own */
 #define LAST_BYTES_US 200000u /* from the last answer to our end: HTTP threads still write */
 
 struct router_config {
@@ -208,6 +211,7 @@ int main(int argc, char **argv)
         s = fill_in(&c, &err);
     if (s == KVS_OK) {
         kvs_log_init(c.name, (kvs_log_level)c.log_level);
+        kvs_descriptors_check(c.connections + (uint64_t)DESCRIPTORS_BESIDE, "--connections");
         signal(SIGPIPE, SIG_IGN);
         s = start(&r, &c, &err);
     }

@@ -117,5 +117,38 @@ def test_a_decode_worker_without_descriptors():
         c.idle(20)
 
 
+def started_with(soft, hard, args, said):
+    """A daemon that was given these limits: the limit that it runs with, and its log once it has said so much."""
+    def limited():
+        die_with_parent()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    with tempfile.TemporaryFile("w+") as log:
+        p = subprocess.Popen([os.path.join(BIN, args[0]), *args[1:]], stdin=subprocess.DEVNULL, stdout=log, stderr=log, preexec_fn=limited)
+        try:
+            def text():
+                log.seek(0)
+                seen = log.read()
+                return seen if said in seen else None
+            seen, _ = wait_for(f"{args[0]}: {said}", START_SECONDS, text)
+            return resource.prlimit(p.pid, resource.RLIMIT_NOFILE), seen
+        finally:
+            p.send_signal(signal.SIGINT)
+            assert p.wait(20 * SLOW) == 0
+
+
+def test_limits_are_raised_and_checked_at_start():
+    router = ["kvasir-router", "--listen", "127.0.0.1:0", "--control", "tcp://127.0.0.1:0", "--connections"]
+    worker = ["kvasir-decode-worker", "--listen", "127.0.0.1:0", "--model", need(STORIES, "stories260K"), "--discovery", "tcp://127.0.0.1:1"]
+    few = "descriptors may run out"
+    got, log = started_with(256, 1024, router + ["128"], "router listening")
+    assert got == (1024, 1024) and few not in log, (got, log)
+    got, log = started_with(256, 1024, router + ["2048"], "router listening")
+    assert got == (1024, 1024) and few in log and "have=1024 needed=2880" in log and "lower --connections" in log, (got, log)
+    got, log = started_with(256, 1024, worker, "ready")
+    assert got == (1024, 1024) and few not in log, (got, log)
+    got, log = started_with(256, 512, worker, "ready")
+    assert got == (512, 512) and few in log and "LimitNOFILE" in log, (got, log)
+
+
 if __name__ == "__main__":
     main()

@@ -9,10 +9,12 @@
 #include "cluster/discovery.h"
 #include "net/advertise.h"
 #include "net/etcd.h"
+#include "net/http_gate.h"
 #include "net/ops_http.h"
 #include "proto/wire.h"
 #include "sys/clock.h"
 #include "sys/failpoint.h"
+#include "sys/limits.h"
 #include "sys/log.h"
 #include "sys/secret.h"
 #include "sys/thread.h"
@@ -27,6 +29,7 @@
 #define REPORT_US 250000u
 #define IDLE_TICKS_MAX 64
 #define LEAVE_MS 1000u
+#define DESCRIPTORS_NEEDED (NET_GATE_WAITING_MAX + 320u) /* heads and pages of HTTP, our own 64, links to peers */
 #define TREE_NODES_MAX (1u << 20)
 
 struct wrk_sched *wrk_worker_sched(struct wrk_worker *w) { return w->sched; }
@@ -667,6 +670,7 @@ int wrk_main(int argc, char **argv, msg_role role, const struct wrk_role_ops *co
         return 2;
     }
     kvs_log_init(w->config.name, level);
+    kvs_descriptors_check(DESCRIPTORS_NEEDED, "the number of workers in the cluster");
     for (size_t i = 0; i < role_count; i++)
         w->role[i] = roles[i];
     w->role_count = role_count;
