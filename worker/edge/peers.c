@@ -288,7 +288,9 @@ static void member_put(struct wrk_peers *p, const struct msg_card *card)
     m->card = *card;
     struct kvs_error err = {0};
     if (check_card(p, card, &err) != KVS_OK) {
-        if (!m->told)
+        if (!m->told && strcmp(p->self.model, card->model) != 0) /* it serves another model: no fault of anybody */
+            KVS_DEBUG("worker not paired", "worker=%s model=\"%s\" cause=\"%s\"", card->id, card->model, err.text);
+        else if (!m->told)
             KVS_ERROR("worker not paired", "worker=%s cause=\"%s\"", card->id, err.text);
         m->told = true;
         return;
