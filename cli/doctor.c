@@ -24,7 +24,9 @@
 
 struct doctor_config {
     char model[CLI_PATH_MAX], listen[128], url[256], discovery[256], cluster[64];
+    struct cli_doctor_memory memory;
 };
+#define MEMORY(field) offsetof(struct doctor_config, memory.field)
 static const struct kvs_config_row rows[] = {
     {"doctor.model", "model", KVS_CFG_STRING, "smollm2", 0, CLI_PATH_MAX, NULL, "GGUF file, or the name smollm2",
      offsetof(struct doctor_config, model)},
@@ -36,6 +38,21 @@ static const struct kvs_config_row rows[] = {
      offsetof(struct doctor_config, discovery)},
     {"doctor.cluster", "cluster", KVS_CFG_STRING, "default", 0, 64, NULL, "name of the cluster whose members are counted in etcd",
      offsetof(struct doctor_config, cluster)},
+    {"doctor.prompt", "prompt", KVS_CFG_U32, "0", 0, 1u << 20, NULL, "tokens of the prompt whose memory is predicted; 0: all of the context",
+     MEMORY(prompt)},
+    {"doctor.context", "context", KVS_CFG_U32, "0", 0, 1u << 20, NULL, "as the workers' flag; 0: what the file says", MEMORY(context)},
+    {"doctor.kv_type", "kv-type", KVS_CFG_ENUM, "f16", 0, 0, "f32|f16|q8_0", "as the workers' flag", MEMORY(kv_type)},
+    {"doctor.kv_memory", "kv-memory", KVS_CFG_SIZE, "0", 0, 0x1p52, NULL,
+     "as the workers' flag; 0: a quarter of free memory, at most 2G", MEMORY(kv_memory)},
+    {"doctor.block_tokens", "block-tokens", KVS_CFG_U32, "64", 1, 512, NULL, "as the workers' flag", MEMORY(block_tokens)},
+    {"doctor.group_layers", "group-layers", KVS_CFG_U32, "0", 0, 512, NULL, "as the workers' flag", MEMORY(group_layers)},
+    {"doctor.chunk_tokens", "chunk-tokens", KVS_CFG_U32, "128", 1, 8192, NULL, "as the workers' flag", MEMORY(chunk_tokens)},
+    {"doctor.threads", "threads", KVS_CFG_U32, "0", 0, 256, NULL, "as the workers' flag; 0: the processors shared out", MEMORY(threads)},
+    {"doctor.sequences", "sequences", KVS_CFG_U32, "64", 1, 4096, NULL, "as the workers' flag", MEMORY(sequences)},
+    {"doctor.reserve_tokens", "reserve-tokens", KVS_CFG_U32, "512", 0, 65536, NULL, "as the workers' flag", MEMORY(reserve_tokens)},
+    {"doctor.snapshot_blocks", "snapshot-blocks", KVS_CFG_U32, "16", 1, 65536, NULL, "as the workers' flag", MEMORY(snapshot_blocks)},
+    {"doctor.prefix_cache", "prefix-cache", KVS_CFG_BOOL, "true", 0, 0, NULL, "as the workers' flag", MEMORY(prefix_cache)},
+    {"doctor.workers", "workers", KVS_CFG_U32, "2", 1, 64, NULL, "workers on this machine", MEMORY(workers)},
 };
 
 #define GOOD CLI_GOOD
@@ -61,8 +78,8 @@ static void check_port(const struct doctor_config *c)
         say(BAD, "port", err.text, "");
 }
 
-/* The file is there, whole, of a kind that this build runs; its size is what memory has to hold. */
-static uint64_t check_model(const struct doctor_config *c)
+/* The file is there, whole, and of a kind that this build runs; then what it takes. */
+static void check_model(const struct doctor_config *c)
 {
     struct kvs_error err = {0};
     char path[CLI_PATH_MAX], hex[65];
@@ -82,25 +99,14 @@ static uint64_t check_model(const struct doctor_config *c)
     if (s == KVS_OK)
         s = mdl_card_read(g, &card, &err);
     s = cli_model_fault(s, path, &err);
-    uint64_t size = f.size;
     char text[400];
-    (void)kvs_format(text, sizeof text, "%s, %.1f MB%s", s == KVS_OK ? card.arch : "", (double)size / 1e6,
+    (void)kvs_format(text, sizeof text, "%s, %.1f MB%s", s == KVS_OK ? card.arch : "", (double)f.size / 1e6,
                      e ? ", hash as it should be" : "");
     say(s == KVS_OK ? GOOD : BAD, "model", s == KVS_OK ? text : err.text, "");
+    if (s == KVS_OK)
+        cli_doctor_memory(&c->memory, g, &card);
     mdl_gguf_destroy(g);
     mdl_file_close(&f);
-    return s == KVS_OK ? size : 0;
-}
-
-static void check_memory(uint64_t model_bytes)
-{
-    /* Two workers hold the weights (repacked, about the file's size) and some KV memory each. */
-    uint64_t free_bytes = kvs_memory_available(), need = 2 * model_bytes + 2 * 256 * MIB;
-    char text[160];
-    (void)kvs_format(text, sizeof text, "%llu MB available, two workers want about %llu MB",
-                     (unsigned long long)(free_bytes / MIB), (unsigned long long)(need / MIB));
-    say(free_bytes < need ? WARNING : GOOD, "memory", text,
-        free_bytes < need ? "free some, or use a smaller model and --kv-memory" : "");
 }
 
 static void check_cpu(void)
@@ -252,7 +258,7 @@ int cli_doctor(int argc, char **argv)
 {
     struct doctor_config c;
     memset(&c, 0, sizeof c);
-    static const struct cli_usage usage = {.text = "usage: kvasir doctor [--model FILE|NAME] [--listen HOST:PORT]\n"
+    static const struct cli_usage usage = {.text = "usage: kvasir doctor [--model FILE|NAME] [--prompt TOKENS] [--listen HOST:PORT]\n"
                                                    "       kvasir doctor [--url HOST:PORT] [--discovery etcd://HOST:PORT[,HOST:PORT]] [--cluster NAME]"};
     int rest, code = cli_flags(rows, sizeof rows / sizeof rows[0], &c, argc, argv, &usage, &rest);
     if (code != CLI_GO_ON)
@@ -267,7 +273,7 @@ int cli_doctor(int argc, char **argv)
     check_programs();
     check_cpu();
     check_port(&c);
-    check_memory(check_model(&c));
+    check_model(&c);
     check_shm();
     check_near();
     check_ucx();

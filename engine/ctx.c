@@ -25,18 +25,33 @@ static uint32_t max_u32(uint32_t a, uint32_t b)
     return a > b ? a : b;
 }
 
+struct want {
+    void **p;
+    size_t bytes;
+};
+
+static kvs_status allocate(struct eng_ctx *c, const struct want *w, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        c->resident += eng_alloc_resident(w[i].bytes);
+        *w[i].p = c->plan ? NULL : eng_alloc(w[i].bytes);
+        if (*w[i].p == NULL && !c->plan) {
+            return KVS_SELF_NOMEM;
+        }
+    }
+    return KVS_OK;
+}
+
 static kvs_status scratch_create(struct eng_ctx *c, uint32_t threads)
 {
     const struct mdl_card *card = &c->m->card;
     size_t ks = padded(card->key_dim), vs = padded(card->value_dim), n = ENG_ATTN_ROWS;
     size_t floats = 4 * n + 16 * n + n * ks + 2 * n * vs + 8 * ENG_TILE + ks * ENG_TILE + vs * ENG_TILE;
     size_t bytes = (floats * sizeof(float) + ENG_STRIP_SCRATCH + 4095) / 4096 * 4096;
-    c->scratch = calloc(threads, sizeof *c->scratch);
-    c->scratch_bytes = eng_alloc(bytes * threads);
-    if (c->scratch == NULL || c->scratch_bytes == NULL) {
-        return KVS_SELF_NOMEM;
-    }
-    for (uint32_t i = 0; i < threads; i++) {
+    const struct want want[] = {{(void **)&c->scratch, threads * sizeof *c->scratch},
+                                {(void **)&c->scratch_bytes, bytes * threads}};
+    kvs_status st = allocate(c, want, sizeof want / sizeof want[0]);
+    for (uint32_t i = 0; st == KVS_OK && !c->plan && i < threads; i++) {
         struct eng_scratch *s = &c->scratch[i];
         s->strip = c->scratch_bytes + i * bytes;
         float *p = (float *)(void *)(s->strip + ENG_STRIP_SCRATCH);
@@ -54,23 +69,7 @@ static kvs_status scratch_create(struct eng_ctx *c, uint32_t threads)
         s->sum_m = p, p += n;
         s->sum_l = p;
     }
-    return KVS_OK;
-}
-
-struct want {
-    void **p;
-    size_t bytes;
-};
-
-static kvs_status allocate(const struct want *w, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        *w[i].p = eng_alloc(w[i].bytes);
-        if (*w[i].p == NULL) {
-            return KVS_SELF_NOMEM;
-        }
-    }
-    return KVS_OK;
+    return st;
 }
 
 /* Rows of recurrent layers. */
@@ -78,20 +77,21 @@ static kvs_status state_create(struct eng_ctx *c)
 {
     const struct mdl_card *k = &c->m->card;
     size_t n = c->batch_tokens;
-    c->span = calloc(c->batch_seqs, sizeof *c->span);
-    if (k->ssm.inner == 0 || c->span == NULL) {
-        return c->span != NULL ? KVS_OK : KVS_SELF_NOMEM;
+    const struct want span = {(void **)&c->span, c->batch_seqs * sizeof *c->span};
+    kvs_status s = allocate(c, &span, 1);
+    if (s != KVS_OK || k->ssm.inner == 0) {
+        return s;
     }
     uint32_t inner = k->ssm.inner, channels = mdl_card_conv_channels(k), steps = k->ssm.per_channel ? inner : 0;
     c->in_stride = padded(inner + (k->ssm.per_channel ? inner : channels + k->ssm.heads));
     c->mid_stride = padded(channels);
     c->low_stride = padded(k->ssm.per_channel ? k->ssm.heads + 2 * k->ssm.state_size : 0);
     c->dt_stride = padded(steps);
-    c->in = eng_alloc(4 * n * c->in_stride);
-    c->mid = eng_alloc(4 * n * c->mid_stride);
-    c->low = eng_alloc(4 * n * c->low_stride);
-    c->dt = eng_alloc(4 * n * c->dt_stride);
-    return c->in != NULL && c->mid != NULL && c->low != NULL && c->dt != NULL ? KVS_OK : KVS_SELF_NOMEM;
+    const struct want want[] = {{(void **)&c->in, 4 * n * c->in_stride},
+                                {(void **)&c->mid, 4 * n * c->mid_stride},
+                                {(void **)&c->low, 4 * n * c->low_stride},
+                                {(void **)&c->dt, 4 * n * c->dt_stride}};
+    return allocate(c, want, sizeof want / sizeof want[0]);
 }
 
 /* Rows of latent attention: queries of all heads (later values), and their low rank. */
@@ -105,7 +105,7 @@ static kvs_status latent_create(struct eng_ctx *c)
     c->low_stride = padded(k->latent.q_rank);
     const struct want want[] = {{(void **)&c->in, 4ull * c->batch_tokens * c->in_stride},
                                 {(void **)&c->low, 4ull * c->batch_tokens * c->low_stride}};
-    return allocate(want, sizeof want / sizeof want[0]);
+    return allocate(c, want, sizeof want / sizeof want[0]);
 }
 
 static kvs_status moe_create(struct eng_ctx *c, uint32_t threads)
@@ -139,7 +139,7 @@ static kvs_status moe_create(struct eng_ctx *c, uint32_t threads)
         {(void **)&e->sum, 4 * pairs * blocks},
         {(void **)&e->shared, 4 * rows * ENG_STRIP},
     };
-    return allocate(want, sizeof want / sizeof want[0]);
+    return allocate(c, want, sizeof want / sizeof want[0]);
 }
 
 static kvs_status activations_create(struct eng_ctx *c)
@@ -166,7 +166,7 @@ static kvs_status activations_create(struct eng_ctx *c)
         {(void **)&c->row, n * sizeof *c->row}, {(void **)&c->logit_row, 4 * n},
         {(void **)&c->bad, n * sizeof *c->bad},
     };
-    kvs_status s = allocate(want, sizeof want / sizeof want[0]);
+    kvs_status s = allocate(c, want, sizeof want / sizeof want[0]);
     if (s != KVS_OK) {
         return s;
     }
@@ -174,9 +174,11 @@ static kvs_status activations_create(struct eng_ctx *c)
         return KVS_SELF_NOMEM;
     }
     c->slots = ENG_SPLIT_ROWS * ((c->m->context + ENG_SEGMENT - 1) / ENG_SEGMENT);
-    c->partial = eng_alloc(4ull * c->slots * k->heads * (k->value_dim + 2));
-    c->item = calloc(max_u32(c->batch_tokens, c->slots), sizeof *c->item);
-    return c->partial != NULL && c->item != NULL ? KVS_OK : KVS_SELF_NOMEM;
+    const struct want split[] = {
+        {(void **)&c->partial, 4ull * c->slots * k->heads * (k->value_dim + 2)},
+        {(void **)&c->item, max_u32(c->batch_tokens, c->slots) * sizeof *c->item},
+    };
+    return allocate(c, split, sizeof split / sizeof split[0]);
 }
 
 static bool group_fits(const struct mdl_card *c, const struct kvc_group *g)
@@ -192,13 +194,22 @@ static bool group_fits(const struct mdl_card *c, const struct kvc_group *g)
     return false;
 }
 
+static kvs_status check_batch(const struct eng_ctx_options *o, struct kvs_error *err)
+{
+    if (o->batch_tokens == 0 || o->batch_tokens > BATCH_MAX || o->batch_seqs == 0 || o->threads > ENG_THREADS_MAX) {
+        return kvs_fail(err, KVS_SELF_CONFIG, "a batch of %u tokens and %u sequences on %u threads is out of range",
+                        o->batch_tokens, o->batch_seqs, o->threads);
+    }
+    return KVS_OK;
+}
+
 static kvs_status check_options(const struct eng_model *m, const struct kvc_layout *l, const struct eng_kv *kv,
                                 const struct eng_ctx_options *o, struct kvs_error *err)
 {
     const struct mdl_card *c = &m->card;
-    if (o->batch_tokens == 0 || o->batch_tokens > BATCH_MAX || o->batch_seqs == 0 || o->threads > ENG_THREADS_MAX) {
-        return kvs_fail(err, KVS_SELF_CONFIG, "a batch of %u tokens and %u sequences on %u threads is out of range",
-                        o->batch_tokens, o->batch_seqs, o->threads);
+    kvs_status s = check_batch(o, err);
+    if (s != KVS_OK) {
+        return s;
     }
     if (l->layer_count != c->layers || l->group_count == 0 || l->group_count > KVC_GROUPS_MAX || l->block_tokens == 0 ||
         (l->block_tokens & (l->block_tokens - 1)) != 0) {
@@ -225,6 +236,41 @@ static kvs_status check_options(const struct eng_model *m, const struct kvc_layo
     return KVS_OK;
 }
 
+/* Everything but the threads. */
+static kvs_status fill(struct eng_ctx *c, const struct kvc_layout *layout, const struct eng_ctx_options *o,
+                       uint32_t threads)
+{
+    c->layout = *layout;
+    c->batch_tokens = o->batch_tokens;
+    c->batch_seqs = o->batch_seqs;
+    while (1u << c->block_shift < layout->block_tokens) {
+        c->block_shift++;
+    }
+    kvs_status s = activations_create(c);
+    if (s == KVS_OK) {
+        s = moe_create(c, threads);
+    }
+    return s == KVS_OK ? scratch_create(c, threads) : s;
+}
+
+kvs_status eng_ctx_plan(const struct eng_model *m, const struct kvc_layout *layout, const struct eng_ctx_options *o,
+                        uint64_t *resident_out, struct kvs_error *err)
+{
+    struct eng_ctx *c = calloc(1, sizeof *c);
+    if (c == NULL) {
+        return kvs_fail(err, KVS_SELF_NOMEM, "no memory to plan the engine's scratch");
+    }
+    c->m = m;
+    c->plan = true;
+    kvs_status s = check_batch(o, err);
+    if (s == KVS_OK) {
+        s = fill(c, layout, o, o->threads == 0 ? 1 : o->threads);
+    }
+    *resident_out = c->resident;
+    free(c);
+    return s;
+}
+
 kvs_status eng_ctx_create(const struct eng_model *m, const struct kvc_layout *layout, const struct eng_kv *kv,
                           const struct eng_ctx_options *o, struct eng_ctx **out, struct kvs_error *err)
 {
@@ -236,22 +282,10 @@ kvs_status eng_ctx_create(const struct eng_model *m, const struct kvc_layout *la
     if (c == NULL) {
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for the engine's scratch");
     }
-    c->m = m;
-    c->layout = *layout;
-    c->kv = *kv;
-    c->batch_tokens = o->batch_tokens;
-    c->batch_seqs = o->batch_seqs;
-    while (1u << c->block_shift < layout->block_tokens) {
-        c->block_shift++;
-    }
     uint32_t threads = o->threads == 0 ? 1 : o->threads;
-    s = activations_create(c);
-    if (s == KVS_OK) {
-        s = moe_create(c, threads);
-    }
-    if (s == KVS_OK) {
-        s = scratch_create(c, threads);
-    }
+    c->m = m;
+    c->kv = *kv;
+    s = fill(c, layout, o, threads);
     if (s == KVS_OK) {
         s = eng_team_create(threads, &c->team);
     }

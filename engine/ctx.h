@@ -81,7 +81,13 @@ struct eng_ctx {
     eng_layer_fn layer_done;
     void *user;
     bool stop; /* written by member 0 before a barrier, read by all after it */
+    bool plan; /* memory is counted only (eng_ctx_plan) */
+    uint64_t resident;
 };
+
+/* What a context makes resident; m may be a plan. */
+KVS_MUST_CHECK kvs_status eng_ctx_plan(const struct eng_model *m, const struct kvc_layout *layout,
+                                       const struct eng_ctx_options *o, uint64_t *resident_out, struct kvs_error *err);
 
 static inline void eng_row_bad(struct eng_ctx *c, uint32_t row, bool good)
 {

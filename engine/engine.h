@@ -23,6 +23,9 @@ struct eng_load_options {
     uint32_t context;
     const uint8_t *file_bytes; /* the whole mapped file: header + tensors */
     size_t file_size;
+    /* Told, in file order, of bytes of the file that will not be read again, so that their mapping need not stay resident; or NULL. */
+    void (*file_done)(void *user, const uint8_t *bytes, size_t count);
+    void *user;
 };
 KVS_MUST_CHECK kvs_status eng_model_load(const struct mdl_gguf *g, const struct mdl_card *card, const struct eng_load_options *o,
                                          struct eng_model **out, struct mdl_fingerprint *fingerprint_out, struct kvs_error *err);
@@ -60,6 +63,19 @@ struct eng_part {
     uint32_t logits_from; /* rows logits_from .. count-1 of this part get logits; = count: none */
     kvs_status status;    /* out: KVS_OK, or KVS_SELF_NUMERIC when NaN or infinity appeared in this sequence's rows */
 };
+/* What a model and one context of it make resident, from the file's header alone (mdl_gguf_parse with header_only will do): by the same code
+ * that loads and creates, told to count. What the options say of the file is not looked at. Refuses what a load would, but for what only the
+ * tensors' values can tell and a tensor that is missing. */
+struct eng_memory {
+    uint64_t weights;   /* packed, as they stay */
+    uint64_t tables;    /* rotation of every position of the context */
+    uint64_t scratch;   /* of a step */
+    uint64_t loading;   /* most at a time until all is packed: the weights so far, the next tensor as the file has it, what is made of it in between */
+};
+KVS_MUST_CHECK kvs_status eng_memory_predict(const struct mdl_gguf *g, const struct mdl_card *card, const struct eng_load_options *o,
+                                             const struct kvc_layout *layout, const struct eng_ctx_options *c, struct eng_memory *out,
+                                             struct kvs_error *err);
+
 /* Called on the device thread after each layer (0 based) is complete for the whole batch. true: stop the step now (its results are void). */
 typedef bool (*eng_layer_fn)(void *user, uint32_t layer);
 

@@ -9,13 +9,33 @@
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
+#define SMALL_PAGE ((size_t)4096)
+#define MAPPED_FROM ((size_t)128 << 10) /* glibc gives blocks from here on a mapping of their own */
+
+static size_t alignment(size_t bytes)
+{
+    return bytes >= HUGE_PAGE / 2 ? HUGE_PAGE : 64;
+}
+
+static size_t rounded(size_t bytes)
+{
+    size_t align = alignment(bytes);
+    return bytes == 0 ? align : (bytes + align - 1) / align * align;
+}
+
+size_t eng_alloc_resident(size_t bytes)
+{
+    size_t n = rounded(bytes);
+    return n + (n >= MAPPED_FROM ? 2 * SMALL_PAGE : 2 * 64);
+}
+
 void *eng_alloc(size_t bytes)
 {
-    size_t align = bytes >= HUGE_PAGE / 2 ? HUGE_PAGE : 64;
+    size_t align = alignment(bytes);
     if (bytes > SIZE_MAX - align) {
         return NULL;
     }
-    bytes = bytes == 0 ? align : (bytes + align - 1) / align * align;
+    bytes = rounded(bytes);
     void *p = aligned_alloc(align, bytes);
     if (p == NULL) {
         return NULL;

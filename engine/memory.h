@@ -6,5 +6,7 @@
 #include <stddef.h>
 
 void *eng_alloc(size_t bytes); /* NULL: no memory. free() it. */
+/* What such an allocation makes resident at most: it is rounded up and zero-filled, and the allocator has its own header. */
+size_t eng_alloc_resident(size_t bytes);
 
 #endif

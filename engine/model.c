@@ -6,6 +6,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/model.h"
 #include "engine/arch/arch.h"
+#include "engine/ctx.h"
 #include "engine/memory.h"
 #include "engine/rope.h"
 #include <math.h>
@@ -76,6 +77,20 @@ static kvs_status check_card(const struct mdl_card *c, uint32_t context, struct 
     return c->heads != 0 ? check_attention(c, err) : KVS_OK;
 }
 
+bool eng_model_room(struct eng_model *m, void *out, size_t bytes)
+{
+    void *p = m->plan ? NULL : eng_alloc(bytes);
+    memcpy(out, &p, sizeof p);
+    m->resident += eng_alloc_resident(bytes);
+    return m->plan || p != NULL;
+}
+
+/* Beside what is packed so far, so much is there for a moment. */
+static void passing(struct eng_model *m, uint64_t bytes)
+{
+    m->loading = m->resident + bytes > m->loading ? m->resident + bytes : m->loading;
+}
+
 static kvs_status check_factors(const float *f, uint32_t n, const char *name, struct kvs_error *err)
 {
     for (uint32_t i = 0; f != NULL && i < n; i++) {
@@ -138,21 +153,22 @@ static kvs_status build_table(struct eng_model *m, const struct eng_rope_config 
                               struct kvs_error *err)
 {
     size_t n = (size_t)m->context * (r->dims / 2) * sizeof(float);
-    to->cosines = eng_alloc(n);
-    to->sines = eng_alloc(n);
-    if (to->cosines == NULL || to->sines == NULL) {
+    if (!eng_model_room(m, &to->cosines, n) || !eng_model_room(m, &to->sines, n)) {
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for the rotation tables of %u positions", m->context);
     }
     m->bytes += 2 * n;
-    eng_rope_tables(r, m->context, to->cosines, to->sines);
+    m->tables += 2 * eng_alloc_resident(n);
+    if (!m->plan) {
+        eng_rope_tables(r, m->context, to->cosines, to->sines);
+    }
     return KVS_OK;
 }
 
 /* Table 0, and table 1 where windowed layers have their own base. */
 static kvs_status build_rope(const struct mdl_gguf *g, struct eng_model *m, struct kvs_error *err)
 {
-    struct eng_rope_config r;
-    kvs_status s = rope_config(g, m, &r, err);
+    struct eng_rope_config r = {.dims = m->card.rope.dims};
+    kvs_status s = m->plan ? KVS_OK : rope_config(g, m, &r, err);
     if (s == KVS_OK) {
         s = build_table(m, &r, &m->rotation[0], err);
     }
@@ -164,10 +180,10 @@ static kvs_status build_rope(const struct mdl_gguf *g, struct eng_model *m, stru
     return build_table(m, &r, &m->rotation[1], err);
 }
 
-static kvs_status check_shape(const struct mdl_tensor *t, uint64_t rows, uint64_t cols, uint64_t planes,
-                              struct kvs_error *err)
+static kvs_status check_shape(const struct eng_model *m, const struct mdl_tensor *t, uint64_t rows, uint64_t cols,
+                              uint64_t planes, struct kvs_error *err)
 {
-    if (t->data == NULL || t->shape[0] != cols || t->shape[1] != rows || t->shape[2] != planes || t->shape[3] != 1) {
+    if ((t->data == NULL && !m->plan) || t->shape[0] != cols || t->shape[1] != rows || t->shape[2] != planes || t->shape[3] != 1) {
         return kvs_fail(err, KVS_SELF_MODEL,
                         "tensor %.*s has shape %llu x %llu x %llu where %llu x %llu x %llu is expected",
                         (int)t->name.len, t->name.data, (unsigned long long)t->shape[0],
@@ -215,7 +231,7 @@ static void weight_shape(const struct eng_model *m, mdl_type type, uint64_t rows
 kvs_status eng_model_rows(struct eng_model *m, const struct mdl_tensor *t, uint64_t all_rows, uint64_t first,
                           uint64_t rows, uint64_t cols, struct eng_weight *w, struct kvs_error *err)
 {
-    kvs_status s = check_shape(t, all_rows, cols, 1, err);
+    kvs_status s = check_shape(m, t, all_rows, cols, 1, err);
     if (s == KVS_OK) {
         s = check_matrix(t, rows, cols, err);
     }
@@ -226,11 +242,12 @@ kvs_status eng_model_rows(struct eng_model *m, const struct mdl_tensor *t, uint6
         return kvs_fail(err, KVS_SELF_MODEL, "tensor %.*s appears twice", (int)t->name.len, t->name.data);
     }
     weight_shape(m, t->type, rows, cols, w);
-    w->data = eng_alloc(w->bytes);
-    if (w->data == NULL) {
+    if (!eng_model_room(m, &w->data, w->bytes)) {
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for tensor %.*s", (int)t->name.len, t->name.data);
     }
-    m->ops->pack(w, t->data + first * file_row_bytes(t->type, cols));
+    if (!m->plan) {
+        m->ops->pack(w, t->data + first * file_row_bytes(t->type, cols));
+    }
     m->bytes += w->bytes;
     return KVS_OK;
 }
@@ -253,11 +270,11 @@ static kvs_status pack_each(struct eng_model *m, const struct mdl_tensor *t, uin
     *out = w; /* owned by the layer from here on */
     weight_shape(m, t->type, rows, cols, &w[0]);
     uint64_t each = (w[0].bytes + 63) / 64 * 64, row_bytes = file_row_bytes(t->type, cols);
-    uint8_t *data = eng_alloc(each * count);
-    if (data == NULL) {
+    uint8_t *data;
+    if (!eng_model_room(m, &data, each * count)) {
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for tensor %.*s", (int)t->name.len, t->name.data);
     }
-    for (uint32_t e = 0; e < count; e++) {
+    for (uint32_t e = 0; e < count && !m->plan; e++) {
         w[e] = w[0];
         w[e].data = data + e * each;
         m->ops->pack(&w[e], t->data + (e * all_rows + skip) * row_bytes);
@@ -269,7 +286,7 @@ static kvs_status pack_each(struct eng_model *m, const struct mdl_tensor *t, uin
 kvs_status eng_model_each(struct eng_model *m, const struct mdl_tensor *t, uint32_t count, uint64_t all_rows,
                           uint64_t skip, uint64_t rows, uint64_t cols, struct eng_weight **out, struct kvs_error *err)
 {
-    kvs_status s = check_shape(t, all_rows, cols, count, err);
+    kvs_status s = check_shape(m, t, all_rows, cols, count, err);
     return s == KVS_OK ? pack_each(m, t, count, all_rows, skip, rows, cols, out, err) : s;
 }
 
@@ -280,18 +297,19 @@ static kvs_status turn_each(struct eng_model *m, const struct eng_weight *from, 
     uint32_t rank = from->cols, nope = from->rows;
     struct eng_weight *w = calloc(count, sizeof *w);
     float *row = calloc(rank, sizeof *row), *turned = calloc((size_t)rank * nope, sizeof *turned);
+    bool room = w != NULL && row != NULL && turned != NULL;
     *to = w;
-    if (w != NULL) {
+    if (room) {
         weight_shape(m, MDL_F32, rank, nope, w);
-        w->data = eng_alloc((w->bytes + 63) / 64 * 64 * count);
+        room = eng_model_room(m, &w->data, (w->bytes + 63) / 64 * 64 * count);
     }
-    if (w == NULL || w->data == NULL || row == NULL || turned == NULL) {
+    if (!room) {
         free(row);
         free(turned);
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for the key projections of %u heads", count);
     }
     uint64_t each = (w->bytes + 63) / 64 * 64;
-    for (uint32_t h = 0; h < count; h++) {
+    for (uint32_t h = 0; h < count && !m->plan; h++) {
         for (uint32_t i = 0; i < nope; i++) {
             m->ops->row(&from[h], i, row);
             for (uint32_t j = 0; j < rank; j++) {
@@ -315,7 +333,7 @@ kvs_status eng_model_kv_b(struct eng_model *m, const struct mdl_tensor *t, struc
     const struct mdl_card *c = &m->card;
     uint64_t nope = c->latent.nope_dim, value = c->latent.value_dim, rank = c->latent.kv_rank, each = nope + value;
     struct eng_weight *keys = NULL;
-    kvs_status s = check_shape(t, c->heads * each, rank, 1, err);
+    kvs_status s = check_shape(m, t, c->heads * each, rank, 1, err);
     if (s == KVS_OK && w->k_b != NULL) {
         s = kvs_fail(err, KVS_SELF_MODEL, "tensor %.*s appears twice", (int)t->name.len, t->name.data);
     }
@@ -326,8 +344,11 @@ kvs_status eng_model_kv_b(struct eng_model *m, const struct mdl_tensor *t, struc
         s = pack_each(m, t, c->heads, each, 0, nope, rank, &keys, err);
     }
     if (s == KVS_OK) {
-        m->bytes -= (keys->bytes + 63) / 64 * 64 * c->heads; /* they do not stay */
+        uint64_t passing_bytes = (keys->bytes + 63) / 64 * 64 * c->heads, resident = eng_alloc_resident(passing_bytes);
+        m->bytes -= passing_bytes; /* they do not stay */
+        m->resident -= resident;
         s = turn_each(m, keys, c->heads, &w->k_b, err);
+        passing(m, t->bytes + resident + 4 * rank * (nope + 1));
     }
     free(keys != NULL ? keys->data : NULL);
     free(keys);
@@ -343,7 +364,7 @@ kvs_status eng_model_matrix(struct eng_model *m, const struct mdl_tensor *t, uin
 kvs_status eng_model_table(struct eng_model *m, const struct mdl_tensor *t, uint64_t rows, uint64_t cols, bool turned,
                            float **out, struct kvs_error *err)
 {
-    kvs_status s = check_shape(t, rows, cols, 1, err);
+    kvs_status s = check_shape(m, t, rows, cols, 1, err);
     if (s != KVS_OK) {
         return s;
     }
@@ -353,15 +374,17 @@ kvs_status eng_model_table(struct eng_model *m, const struct mdl_tensor *t, uint
     if (*out != NULL) {
         return kvs_fail(err, KVS_SELF_MODEL, "tensor %.*s appears twice", (int)t->name.len, t->name.data);
     }
-    *out = eng_alloc((size_t)(rows * cols) * sizeof(float));
-    if (*out == NULL) {
+    if (!eng_model_room(m, out, (size_t)(rows * cols) * sizeof(float))) {
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for tensor %.*s", (int)t->name.len, t->name.data);
+    }
+    m->bytes += rows * cols * sizeof(float);
+    if (m->plan) {
+        return KVS_OK;
     }
     memcpy(*out, t->data, (size_t)(rows * cols) * sizeof(float));
     for (uint64_t i = 0; turned && i < rows * cols; i++) {
         memcpy(*out + i % cols * rows + i / cols, t->data + 4 * i, sizeof(float));
     }
-    m->bytes += rows * cols * sizeof(float);
     return KVS_OK;
 }
 
@@ -371,8 +394,8 @@ kvs_status eng_model_vector(struct eng_model *m, const struct mdl_tensor *t, uin
     return eng_model_table(m, t, 1, n, false, out, err);
 }
 
-static kvs_status load_tensors(const struct mdl_gguf *g, struct eng_model *m, struct mdl_fingerprint_state *f,
-                               struct kvs_error *err)
+static kvs_status load_tensors(const struct mdl_gguf *g, const struct eng_load_options *o, struct eng_model *m,
+                               struct mdl_fingerprint_state *f, struct kvs_error *err)
 {
     for (uint64_t i = 0; i < mdl_gguf_tensor_count(g); i++) {
         const struct mdl_tensor *t = mdl_gguf_tensor_at(g, i);
@@ -383,8 +406,12 @@ static kvs_status load_tensors(const struct mdl_gguf *g, struct eng_model *m, st
         if (s != KVS_OK) {
             return s;
         }
+        passing(m, t->bytes);
+        if (o->file_done != NULL && t->data != NULL) {
+            o->file_done(o->user, t->data, (size_t)t->bytes);
+        }
     }
-    return eng_tensors_complete(m, err);
+    return m->plan ? KVS_OK : eng_tensors_complete(m, err);
 }
 
 static kvs_status load(const struct mdl_gguf *g, const struct eng_load_options *o, struct eng_model *m,
@@ -400,7 +427,7 @@ static kvs_status load(const struct mdl_gguf *g, const struct eng_load_options *
             return kvs_fail(err, KVS_SELF_NOMEM, "no memory to hash the model file");
         }
     }
-    kvs_status s = load_tensors(g, m, f, err);
+    kvs_status s = load_tensors(g, o, m, f, err);
     if (s != KVS_OK) {
         mdl_fingerprint_drop(f);
         return s;
@@ -423,8 +450,9 @@ static kvs_status load(const struct mdl_gguf *g, const struct eng_load_options *
     return m->arch->setup != NULL ? m->arch->setup(m, err) : KVS_OK;
 }
 
-kvs_status eng_model_load(const struct mdl_gguf *g, const struct mdl_card *card, const struct eng_load_options *o,
-                          struct eng_model **out, struct mdl_fingerprint *fingerprint_out, struct kvs_error *err)
+static kvs_status model_create(const struct mdl_gguf *g, const struct mdl_card *card, const struct eng_load_options *o,
+                               bool plan, struct eng_model **out, struct mdl_fingerprint *fingerprint_out,
+                               struct kvs_error *err)
 {
     const struct eng_arch *arch = eng_arch_find(card->arch);
     if (arch == NULL) {
@@ -448,6 +476,7 @@ kvs_status eng_model_load(const struct mdl_gguf *g, const struct mdl_card *card,
     m->card = *card;
     m->arch = arch;
     m->context = context;
+    m->plan = plan;
     s = choose_ops(o->isa_name, &m->ops, err);
     if (s != KVS_OK) {
         goto fail;
@@ -464,6 +493,32 @@ kvs_status eng_model_load(const struct mdl_gguf *g, const struct mdl_card *card,
     *out = m;
     return KVS_OK;
 fail:
+    eng_model_destroy(m);
+    return s;
+}
+
+kvs_status eng_model_load(const struct mdl_gguf *g, const struct mdl_card *card, const struct eng_load_options *o,
+                          struct eng_model **out, struct mdl_fingerprint *fingerprint_out, struct kvs_error *err)
+{
+    return model_create(g, card, o, false, out, fingerprint_out, err);
+}
+
+kvs_status eng_memory_predict(const struct mdl_gguf *g, const struct mdl_card *card, const struct eng_load_options *o,
+                              const struct kvc_layout *layout, const struct eng_ctx_options *c, struct eng_memory *out,
+                              struct kvs_error *err)
+{
+    struct eng_load_options header = {.isa_name = o->isa_name, .context = o->context};
+    struct eng_model *m = NULL;
+    kvs_status s = model_create(g, card, &header, true, &m, NULL, err);
+    if (s != KVS_OK) {
+        return s;
+    }
+    uint64_t scratch = 0;
+    s = eng_ctx_plan(m, layout, c, &scratch, err);
+    *out = (struct eng_memory){.weights = m->resident - m->tables,
+                               .tables = m->tables,
+                               .scratch = scratch,
+                               .loading = m->loading};
     eng_model_destroy(m);
     return s;
 }

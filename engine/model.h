@@ -72,7 +72,13 @@ struct eng_model {
     float *rope_freqs, *rope_long, *rope_short; /* [rope.dims / 2] or NULL */
     struct eng_rotation rotation[ENG_ROTATIONS];
     uint64_t bytes;
+    /* Memory by eng_model_room; with `plan` nothing is allocated, read or packed: it is counted only (eng_memory_predict). */
+    bool plan;
+    uint64_t resident, tables, loading; /* tables: part of resident; loading: most at a time until all is packed */
 };
+
+/* Memory of the model's own into *out (NULL after it with plan); false: there is none. free() it. */
+bool eng_model_room(struct eng_model *m, void *out, size_t bytes);
 
 /* Packs `rows` rows from row `first` on of a matrix that has all_rows of them into *w. */
 KVS_MUST_CHECK kvs_status eng_model_rows(struct eng_model *m, const struct mdl_tensor *t, uint64_t all_rows,

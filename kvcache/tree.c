@@ -45,7 +45,8 @@ struct kvc_tree {
     int32_t *ids;          /* [nodes_max][block_tokens], owned */
     uint64_t walk;         /* counts evictable walks */
     uint32_t bucket_mask, nodes_max, blocks;
-    uint32_t unused, newest, oldest;
+    uint32_t unused, fresh; /* nodes that were in use once; the first that never was: memory that nobody needed yet is not touched */
+    uint32_t newest, oldest;
     kvc_tree_change_fn changed;
     void *changed_user;
 };
@@ -77,10 +78,6 @@ kvs_status kvc_tree_create(const struct kvc_layout *layout, struct kvc_pool *con
     t->bucket_mask = buckets - 1;
     t->nodes_max = nodes_max;
     t->newest = t->oldest = t->unused = NIL;
-    for (uint32_t i = nodes_max; i-- > 0;) {
-        t->node[i].next = t->unused;
-        t->unused = i;
-    }
     *out = t;
     return KVS_OK;
 }
@@ -328,7 +325,7 @@ static kvs_status insert(struct kvc_tree *t, const struct kvc_hash *root, const 
         return KVS_REQ_NOT_FOUND;
     if (parent != NIL)
         t->node[parent].children++; /* before making room: the parent must not be the victim */
-    if (t->unused == NIL) {
+    if (t->unused == NIL && t->fresh == t->nodes_max) {
         uint32_t victim = next_victim(t, t->oldest);
         if (victim == NIL) {
             if (parent != NIL)
@@ -337,9 +334,10 @@ static kvs_status insert(struct kvc_tree *t, const struct kvc_hash *root, const 
         }
         drop(t, victim);
     }
-    uint32_t n = t->unused;
+    uint32_t n = t->unused != NIL ? t->unused : t->fresh++;
     struct kvc_node *e = &t->node[n];
-    t->unused = e->next;
+    if (n == t->unused)
+        t->unused = e->next;
     uint32_t *bucket = bucket_of(t, &chain[index]);
     *e = (struct kvc_node){.hash = chain[index], .used_us = now_us, .parent = parent, .next = *bucket, .depth = index + 1};
     *bucket = n;
@@ -539,7 +537,7 @@ uint32_t kvc_tree_walk(const struct kvc_tree *t, uint32_t *at, struct kvc_tree_b
 {
     KVS_ASSERT(t != NULL && at != NULL && cap > 0);
     uint32_t count = 0;
-    for (; *at < t->nodes_max && count < cap; ++*at)
+    for (; *at < t->fresh && count < cap; ++*at)
         if (t->node[*at].depth > 0)
             describe(t, *at, &out[count++]);
     return count;

@@ -148,6 +148,16 @@ kvs_status mdl_file_check(const struct mdl_file *f, struct kvs_error *err)
     return KVS_OK;
 }
 
+void mdl_file_done(const struct mdl_file *f, const uint8_t *bytes, size_t count)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = (uintptr_t)bytes, end = begin + count, base = (uintptr_t)f->bytes;
+    KVS_ASSERT(f->slot != 0 && begin >= base && count <= f->size && end <= base + f->size);
+    begin = (begin + page - 1) / page * page;
+    end = end / page * page;
+    if (end > begin)
+        (void)madvise((void *)begin, end - begin, MADV_DONTNEED); /* advice: without it they stay until the file is closed */
+}
+
 void mdl_file_close(struct mdl_file *f)
 {
     if (f->slot == 0)

@@ -74,6 +74,8 @@ struct mdl_file {
 KVS_MUST_CHECK kvs_status mdl_file_open(const char *path, struct mdl_file *out, struct kvs_error *err);
 /* KVS_SELF_MODEL when the file was changed, cut short, or could not be read since it was opened. */
 KVS_MUST_CHECK kvs_status mdl_file_check(const struct mdl_file *f, struct kvs_error *err);
+/* Bytes of the mapping that will not be read again soon: they need not stay resident. Reading them again works. */
+void mdl_file_done(const struct mdl_file *f, const uint8_t *bytes, size_t count);
 void mdl_file_close(struct mdl_file *f); /* also of a zero-filled or closed one */
 
 #endif

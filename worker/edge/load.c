@@ -56,7 +56,12 @@ static void fill_member(const struct wrk_config *c, msg_role role, const struct 
         m->group[g] = (struct msg_group_info){.page_bytes = l->layout.group[g].page_bytes, .pages = l->pages[g]};
 }
 
-static kvs_status load_from(const struct wrk_config *c, msg_role role, const struct mdl_file *file, const struct mdl_gguf *g, struct wrk_loaded *l,
+static void file_done(void *user, const uint8_t *bytes, size_t count)
+{
+    mdl_file_done(user, bytes, count);
+}
+
+static kvs_status load_from(const struct wrk_config *c, msg_role role, struct mdl_file *file, const struct mdl_gguf *g, struct wrk_loaded *l,
                             struct kvs_error *err)
 {
     struct mdl_fingerprint fp;
@@ -77,7 +82,8 @@ static kvs_status load_from(const struct wrk_config *c, msg_role role, const str
         st = size_pools(c, l, err);
     if (st != KVS_OK)
         return st;
-    struct eng_load_options o = {.context = l->context, .file_bytes = file->bytes, .file_size = file->size};
+    struct eng_load_options o = {
+        .context = l->context, .file_bytes = file->bytes, .file_size = file->size, .file_done = file_done, .user = file};
     st = eng_model_load(g, &l->card, &o, &l->model, &fp, err);
     if (st != KVS_OK)
         return st;
