@@ -2,8 +2,12 @@
  *
  *   engine_bench MODEL [--prompt N] [--decode N] [--chunk N] [--threads A,B,...] [--kv f32|f16|q8_0] [--isa NAME] [--repeat N] [--json]
  *
+ *   engine_bench MODEL --depths A,B,... [--decode N] [--threads A,B,...] [--repeat N] [--json]
+ *
  * For each thread count: the prompt in chunks, then single tokens behind it; the best of the repeats is printed, since other
  * work on the machine only ever makes a run slower. Ids are a fixed pattern: speed does not depend on them.
+ * With --depths: single tokens at the end of so long a context, KV in f32, f16 and q8_0 beside each other; they take turns, so that a
+ * busy minute hits all of them. The context is not computed: the pages of a short prompt are copied to all blocks.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/engine.h"
 #include "sys/clock.h"
@@ -11,14 +15,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define THREAD_COUNTS_MAX 16u
+#define NUMBERS_MAX 16u
+#define KV_TYPES 3u
+#define DEPTH_PROMPT 512u /* tokens whose pages fill a deep context */
 
 struct options {
     const char *model, *isa;
     uint32_t prompt, decode, chunk, repeat;
-    uint32_t threads[THREAD_COUNTS_MAX], thread_counts;
+    uint32_t threads[NUMBERS_MAX], thread_counts, depths[NUMBERS_MAX], depth_count;
     kvc_type kv;
     bool json;
+};
+
+/* KV memory of one type. */
+struct cache {
+    struct kvc_layout layout;
+    struct eng_kv kv;
+    struct kvc_block_table table;
 };
 
 struct bench {
@@ -26,9 +39,7 @@ struct bench {
     struct mdl_gguf *gguf;
     struct mdl_card card;
     struct eng_model *model;
-    struct kvc_layout layout;
-    struct eng_kv kv;
-    struct kvc_block_table table;
+    struct cache cache[KV_TYPES]; /* by kvc_type */
     float *logits;
     int32_t *ids;
 };
@@ -48,19 +59,19 @@ static bool number(const char *text, uint32_t *out)
     return true;
 }
 
-static bool thread_list(const char *text, struct options *o)
+static bool number_list(const char *text, unsigned long max, uint32_t out[NUMBERS_MAX], uint32_t *count_out)
 {
-    o->thread_counts = 0;
-    while (*text != '\0' && o->thread_counts < THREAD_COUNTS_MAX) {
+    *count_out = 0;
+    while (*text != '\0' && *count_out < NUMBERS_MAX) {
         char *end;
         unsigned long v = strtoul(text, &end, 10);
-        if (end == text || v == 0 || v > 256) {
+        if (end == text || v == 0 || v > max) {
             return false;
         }
-        o->threads[o->thread_counts++] = (uint32_t)v;
+        out[(*count_out)++] = (uint32_t)v;
         text = *end == ',' ? end + 1 : end;
     }
-    return o->thread_counts > 0 && *text == '\0';
+    return *count_out > 0 && *text == '\0';
 }
 
 static bool parse(int argc, char **argv, struct options *o)
@@ -88,7 +99,9 @@ static bool parse(int argc, char **argv, struct options *o)
         } else if (strcmp(a, "--repeat") == 0) {
             ok = number(v, &o->repeat);
         } else if (strcmp(a, "--threads") == 0) {
-            ok = thread_list(v, o);
+            ok = number_list(v, 256, o->threads, &o->thread_counts);
+        } else if (strcmp(a, "--depths") == 0) {
+            ok = number_list(v, 1000000, o->depths, &o->depth_count);
         } else if (strcmp(a, "--isa") == 0) {
             o->isa = v;
         } else if (strcmp(a, "--kv") == 0 &&
@@ -101,12 +114,26 @@ static bool parse(int argc, char **argv, struct options *o)
             return false;
         }
     }
+    for (uint32_t i = 0; i < o->depth_count; i++) {
+        if (o->depths[i] <= o->decode) {
+            return false;
+        }
+    }
     return o->model != NULL;
+}
+
+/* Tokens of the longest context. */
+static uint32_t context_of(const struct options *o)
+{
+    uint32_t most = o->depth_count == 0 ? o->prompt + o->decode : 0;
+    for (uint32_t i = 0; i < o->depth_count; i++) {
+        most = o->depths[i] > most ? o->depths[i] : most;
+    }
+    return most;
 }
 
 static kvs_status open_model(struct bench *b, const struct options *o, struct kvs_error *err)
 {
-    uint32_t context = o->prompt + o->decode;
     kvs_status s = mdl_file_open(o->model, &b->file, err);
     if (s == KVS_OK) {
         s = mdl_gguf_parse(b->file.bytes, b->file.size, false, &b->gguf, err);
@@ -114,51 +141,56 @@ static kvs_status open_model(struct bench *b, const struct options *o, struct kv
     if (s == KVS_OK) {
         s = mdl_card_read(b->gguf, &b->card, err);
     }
-    struct eng_load_options lo = {.isa_name = o->isa, .context = context};
+    struct eng_load_options lo = {.isa_name = o->isa, .context = context_of(o)};
     if (s == KVS_OK) {
         s = eng_model_load(b->gguf, &b->card, &lo, &b->model, NULL, err);
     }
     if (s == KVS_OK) {
-        s = eng_kv_layout(&b->card, o->kv, 64, 0, &b->layout, err);
+        b->logits = calloc(b->card.vocab, sizeof *b->logits);
+        b->ids = calloc(context_of(o), sizeof *b->ids);
+        if (b->logits == NULL || b->ids == NULL) {
+            return kvs_fail(err, KVS_SELF_NOMEM, "no memory for tokens");
+        }
+        for (uint32_t i = 0; i < context_of(o); i++) {
+            b->ids[i] = (int32_t)((i * 7919ull + 13) % b->card.vocab);
+        }
     }
     return s;
 }
 
-static kvs_status open_memory(struct bench *b, const struct options *o, struct kvs_error *err)
+static kvs_status open_cache(struct bench *b, const struct options *o, kvc_type type, struct kvs_error *err)
 {
-    uint32_t tokens = o->prompt + o->decode, blocks = kvc_blocks_for(&b->layout, tokens);
-    if (kvc_block_table_init(&b->table, b->layout.group_count, blocks) != KVS_OK) {
+    struct cache *c = &b->cache[type];
+    kvs_status s = eng_kv_layout(&b->card, type, 64, 0, &c->layout, err);
+    if (s != KVS_OK) {
+        return s;
+    }
+    uint32_t blocks = kvc_blocks_for(&c->layout, context_of(o));
+    if (kvc_block_table_init(&c->table, c->layout.group_count, blocks) != KVS_OK) {
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for a block table");
     }
-    b->table.block_count = blocks;
-    for (uint32_t g = 0; g < b->layout.group_count; g++) {
-        size_t bytes = (size_t)b->layout.group[g].page_bytes * blocks;
-        b->kv.base[g] = aligned_alloc(64, (bytes + 63) / 64 * 64);
-        if (b->kv.base[g] == NULL) {
+    c->table.block_count = blocks;
+    for (uint32_t g = 0; g < c->layout.group_count; g++) {
+        size_t bytes = (size_t)c->layout.group[g].page_bytes * blocks;
+        c->kv.base[g] = aligned_alloc(64, (bytes + 63) / 64 * 64);
+        if (c->kv.base[g] == NULL) {
             return kvs_fail(err, KVS_SELF_NOMEM, "no memory for KV pages");
         }
-        memset(b->kv.base[g], 0, bytes);
-        b->kv.pages[g] = blocks;
+        memset(c->kv.base[g], 0, bytes);
+        c->kv.pages[g] = blocks;
         for (uint32_t i = 0; i < blocks; i++) {
-            kvc_block_row(&b->table, g)[i] = blocks - 1 - i;
+            kvc_block_row(&c->table, g)[i] = blocks - 1 - i;
         }
-    }
-    b->logits = calloc(b->card.vocab, sizeof *b->logits);
-    b->ids = calloc(tokens, sizeof *b->ids);
-    if (b->logits == NULL || b->ids == NULL) {
-        return kvs_fail(err, KVS_SELF_NOMEM, "no memory for tokens");
-    }
-    for (uint32_t i = 0; i < tokens; i++) {
-        b->ids[i] = (int32_t)((i * 7919ull + 13) % b->card.vocab);
     }
     return KVS_OK;
 }
 
-static kvs_status feed(struct bench *b, struct eng_ctx *c, uint32_t pos, uint32_t n, uint32_t chunk)
+static kvs_status feed(struct bench *b, struct cache *cache, struct eng_ctx *c, uint32_t pos, uint32_t n,
+                       uint32_t chunk)
 {
     for (uint32_t i = 0; i < n; i += chunk) {
         uint32_t m = n - i < chunk ? n - i : chunk;
-        struct eng_part p = {.ids = b->ids + pos + i, .count = m, .pos = pos + i, .table = &b->table};
+        struct eng_part p = {.ids = b->ids + pos + i, .count = m, .pos = pos + i, .table = &cache->table};
         p.logits_from = i + m == n || m == 1 ? m - 1 : m;
         kvs_status s = eng_forward(c, &p, 1, b->logits, NULL, NULL);
         if (s != KVS_OK || p.status != KVS_OK) {
@@ -173,14 +205,15 @@ static kvs_status measure(struct bench *b, const struct options *o, uint32_t thr
 {
     struct eng_ctx_options co = {.threads = threads, .batch_tokens = o->chunk, .batch_seqs = 1};
     struct eng_ctx *c = NULL;
-    kvs_status s = eng_ctx_create(b->model, &b->layout, &b->kv, &co, &c, err);
+    struct cache *cache = &b->cache[o->kv];
+    kvs_status s = eng_ctx_create(b->model, &cache->layout, &cache->kv, &co, &c, err);
     *out = (struct result){0};
     for (uint32_t i = 0; i < o->repeat && s == KVS_OK; i++) {
         uint64_t t0 = kvs_now_ns();
-        s = feed(b, c, 0, o->prompt, o->chunk);
+        s = feed(b, cache, c, 0, o->prompt, o->chunk);
         uint64_t t1 = kvs_now_ns();
         if (s == KVS_OK) {
-            s = feed(b, c, o->prompt, o->decode, 1);
+            s = feed(b, cache, c, o->prompt, o->decode, 1);
         }
         uint64_t t2 = kvs_now_ns();
         double prefill = o->prompt * 1e9 / (double)(t1 - t0), decode = o->decode * 1e9 / (double)(t2 - t1);
@@ -212,12 +245,77 @@ static void print(const struct options *o, const struct bench *b, uint32_t threa
     }
 }
 
+/* --- KV types beside each other --- */
+
+/* A short prompt, computed; its whole blocks are copied over all others. */
+static kvs_status fill(struct bench *b, struct cache *cache, struct eng_ctx *c, const struct options *o)
+{
+    uint32_t n = context_of(o) < DEPTH_PROMPT ? context_of(o) : DEPTH_PROMPT;
+    kvs_status s = feed(b, cache, c, 0, n, o->chunk);
+    uint32_t whole = n / cache->layout.block_tokens;
+    for (uint32_t g = 0; g < cache->layout.group_count && whole > 0; g++) {
+        size_t bytes = cache->layout.group[g].page_bytes;
+        const uint32_t *page = kvc_block_row(&cache->table, g);
+        for (uint32_t i = whole; i < cache->table.block_count; i++) {
+            memcpy(cache->kv.base[g] + page[i] * bytes, cache->kv.base[g] + page[i % whole] * bytes, bytes);
+        }
+    }
+    return s;
+}
+
+static void print_depth(const struct options *o, const struct bench *b, uint32_t threads, uint32_t depth,
+                        const double best[KV_TYPES])
+{
+    (void)printf(o->json ? "{\"isa\":\"%s\",\"threads\":%u,\"depth\":%u" : "%-5s %2u threads  decode at depth %5u:",
+                 eng_model_isa(b->model), threads, depth);
+    for (uint32_t t = 0; t < KV_TYPES; t++) {
+        (void)printf(o->json ? ",\"%s_tokens_per_s\":%.1f" : "   kv %s %7.1f tok/s", kvc_type_name((kvc_type)t),
+                     best[t]);
+    }
+    (void)printf(o->json ? "}\n" : "\n");
+}
+
+static kvs_status compare(struct bench *b, const struct options *o, uint32_t threads, struct kvs_error *err)
+{
+    struct eng_ctx_options co = {.threads = threads, .batch_tokens = o->chunk, .batch_seqs = 1};
+    struct eng_ctx *c[KV_TYPES] = {NULL};
+    double best[NUMBERS_MAX][KV_TYPES] = {{0}};
+    kvs_status s = KVS_OK;
+    for (uint32_t t = 0; t < KV_TYPES && s == KVS_OK; t++) {
+        s = eng_ctx_create(b->model, &b->cache[t].layout, &b->cache[t].kv, &co, &c[t], err);
+        if (s == KVS_OK && (s = fill(b, &b->cache[t], c[t], o)) != KVS_OK) {
+            (void)kvs_fail(err, s, "a step failed: %s", kvs_status_name(s));
+        }
+    }
+    for (uint32_t i = 0; i < o->repeat * o->depth_count * KV_TYPES && s == KVS_OK; i++) {
+        uint32_t t = i % KV_TYPES, d = i / KV_TYPES % o->depth_count;
+        uint64_t t0 = kvs_now_ns();
+        s = feed(b, &b->cache[t], c[t], o->depths[d] - o->decode, o->decode, 1);
+        double speed = o->decode * 1e9 / (double)(kvs_now_ns() - t0);
+        best[d][t] = speed > best[d][t] ? speed : best[d][t];
+        if (s != KVS_OK) {
+            (void)kvs_fail(err, s, "a step failed: %s", kvs_status_name(s));
+        }
+    }
+    for (uint32_t d = 0; d < o->depth_count && s == KVS_OK; d++) {
+        print_depth(o, b, threads, o->depths[d], best[d]);
+    }
+    for (uint32_t t = 0; t < KV_TYPES; t++) {
+        if (c[t] != NULL) {
+            eng_ctx_destroy(c[t]);
+        }
+    }
+    return s;
+}
+
 static void close_all(struct bench *b)
 {
-    for (uint32_t g = 0; g < KVC_GROUPS_MAX; g++) {
-        free(b->kv.base[g]);
+    for (uint32_t t = 0; t < KV_TYPES; t++) {
+        for (uint32_t g = 0; g < KVC_GROUPS_MAX; g++) {
+            free(b->cache[t].kv.base[g]);
+        }
+        kvc_block_table_fini(&b->cache[t].table);
     }
-    kvc_block_table_fini(&b->table);
     free(b->logits);
     free(b->ids);
     eng_model_destroy(b->model);
@@ -232,17 +330,25 @@ int main(int argc, char **argv)
         (void)fprintf(
             stderr,
             "usage: engine_bench MODEL [--prompt N] [--decode N] [--chunk N] [--threads A,B] [--kv f32|f16|q8_0] "
-            "[--isa NAME] [--repeat N] [--json]\n");
+            "[--isa NAME] [--repeat N] [--json]\n"
+            "       engine_bench MODEL --depths A,B [--decode N, less than a depth] ...: f32, f16 and q8_0 side by "
+            "side\n");
         return 2;
     }
     struct bench b = {0};
     struct kvs_error err = {0};
     kvs_status s = open_model(&b, &o, &err);
-    if (s == KVS_OK) {
-        s = open_memory(&b, &o, &err);
+    for (uint32_t t = 0; t < KV_TYPES && s == KVS_OK; t++) {
+        if (o.depth_count > 0 || t == (uint32_t)o.kv) {
+            s = open_cache(&b, &o, (kvc_type)t, &err);
+        }
     }
     for (uint32_t i = 0; i < o.thread_counts && s == KVS_OK; i++) {
         struct result r;
+        if (o.depth_count > 0) {
+            s = compare(&b, &o, o.threads[i], &err);
+            continue;
+        }
         s = measure(&b, &o, o.threads[i], &r, &err);
         if (s == KVS_OK) {
             print(&o, &b, o.threads[i], &r);

@@ -59,7 +59,7 @@ void eng_avx2_scan_heads(const struct eng_scan *s, uint32_t first, uint32_t coun
 
 /* Latent keys t0 .. t0 + keys - 1 as k_tile[key_dim][ENG_TILE], zero past them; v_tile[keys][value_dim] when not NULL. */
 void eng_avx2_latent_tile(const struct eng_kv_view *kv, uint32_t t0, uint32_t keys, float *k_tile, float *v_tile);
-/* n tokens of an 8-bit page from `inside` on: keys as [dim][ENG_TILE], values as [token][value_dim]. */
+/* n tokens of an 8-bit page (not a latent one) from `inside` on: keys as [dim][ENG_TILE], values as [token][value_dim]. */
 void eng_avx2_q8_run(const struct eng_kv_view *kv, const uint8_t *page, uint32_t inside, uint32_t n, float *k,
                      float *v);
 void eng_avx2_kv_write(const struct eng_kv_view *kv, uint32_t pos, const float *k, const float *v);

@@ -1,26 +1,46 @@
 /* latent_avx2.c - latent pages ([token][dim]) for the attention kernels, which want keys as [dim][token]: a tile is turned
  * on its side, eight tokens by eight dims at a time. All query heads of a position share it, so this is a small part of
  * the work. The values are the first dims of the same rows; they are copied only where they cannot be read in place.
+ * Of 8-bit pages the scales of eight tokens are widened first.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/ops/cpu/avx2.h"
 #include "engine/ops/cpu/cpu.h"
+#include "engine/ops/q8.h"
 
-ENG_INLINE float one(const void *page, size_t at, const bool half)
+#define GROUPS_MAX (ENG_HEAD_DIM_MAX / KVC_SCALE_DIMS)
+
+/* Up to eight tokens, as they lie, and what their codes are to be multiplied with. */
+struct run {
+    const void *page;
+    size_t stride; /* elements of a token */
+    float scale[8][GROUPS_MAX];
+};
+
+ENG_INLINE float one(const struct run *r, size_t t, size_t d, const kvc_type type)
 {
-    return half ? eng_f16_to_f32(((const uint16_t *)page)[at]) : ((const float *)page)[at];
+    size_t at = t * r->stride + d;
+    return type == KVC_Q8_0  ? r->scale[t][d / KVC_SCALE_DIMS] * (float)((const int8_t *)r->page)[at]
+           : type == KVC_F16 ? eng_f16_to_f32(((const uint16_t *)r->page)[at])
+                             : ((const float *)r->page)[at];
 }
 
-ENG_INLINE __m256 eight(const void *page, size_t at, const bool half)
+ENG_INLINE __m256 eight(const struct run *r, size_t t, size_t d, const kvc_type type)
 {
-    return half ? eng_load_f16((const uint16_t *)page + at) : _mm256_loadu_ps((const float *)page + at);
+    size_t at = t * r->stride + d;
+    if (type == KVC_Q8_0) {
+        return _mm256_mul_ps(eng_load_codes((const uint8_t *)r->page + at),
+                             _mm256_broadcast_ss(&r->scale[t][d / KVC_SCALE_DIMS]));
+    }
+    return type == KVC_F16 ? eng_load_f16((const uint16_t *)r->page + at)
+                           : _mm256_loadu_ps((const float *)r->page + at);
 }
 
-/* Tokens 0 .. 7 at `page`, `stride` elements apart, dims d .. d + 7, into k[dim][ENG_TILE]. */
-ENG_INLINE void turn(const void *page, size_t stride, size_t d, float *k, const bool half)
+/* Tokens 0 .. 7 of a run, dims d .. d + 7, into k[dim][ENG_TILE]. */
+ENG_INLINE void turn(const struct run *run, size_t d, float *k, const kvc_type type)
 {
     __m256 r[8], t[8];
     for (size_t i = 0; i < 8; i++) {
-        r[i] = eight(page, i * stride + d, half);
+        r[i] = eight(run, i, d, type);
     }
     for (size_t i = 0; i < 4; i++) {
         t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]);
@@ -38,63 +58,60 @@ ENG_INLINE void turn(const void *page, size_t stride, size_t d, float *k, const 
     }
 }
 
-ENG_INLINE void keys_any(const struct eng_kv_view *kv, const void *page, uint32_t n, float *k, const bool half)
+/* n <= 8 tokens: keys on their side, values (when v is not NULL) as they are. */
+ENG_INLINE void copy_run(const struct run *r, uint32_t n, float *k, float *v, uint32_t value_dim, const kvc_type type)
 {
-    size_t stride = kv->key_dim, es = half ? 2 : 4;
-    uint32_t t = 0;
-    for (; t + 8 <= n; t += 8) {
-        const void *from = (const uint8_t *)page + t * stride * es;
-        size_t d = 0;
-        for (; d + 8 <= stride; d += 8) {
-            turn(from, stride, d, k + t, half);
-        }
-        for (; d < stride; d++) {
-            for (uint32_t i = 0; i < 8; i++) {
-                k[d * ENG_TILE + t + i] = one(from, i * stride + d, half);
-            }
+    size_t d = 0;
+    for (; n == 8 && d + 8 <= r->stride; d += 8) {
+        turn(r, d, k, type);
+    }
+    for (; d < r->stride; d++) {
+        for (uint32_t i = 0; i < n; i++) {
+            k[d * ENG_TILE + i] = one(r, i, d, type);
         }
     }
-    for (; t < n; t++) {
-        for (size_t d = 0; d < stride; d++) {
-            k[d * ENG_TILE + t] = one(page, t * stride + d, half);
+    for (uint32_t t = 0; v != NULL && t < n; t++, v += value_dim) {
+        for (d = 0; d + 8 <= value_dim; d += 8) {
+            _mm256_storeu_ps(v + d, eight(r, t, d, type));
+        }
+        for (; d < value_dim; d++) {
+            v[d] = one(r, t, d, type);
         }
     }
 }
 
-ENG_INLINE void values_any(const struct eng_kv_view *kv, const void *page, uint32_t n, float *v, const bool half)
+static void read_scales(const struct eng_kv_view *kv, const uint8_t *page, uint32_t first, uint32_t n, struct run *out)
 {
-    for (uint32_t t = 0; t < n; t++, v += kv->value_dim) {
-        size_t row = (size_t)t * kv->key_dim;
-        uint32_t d = 0;
-        for (; d + 8 <= kv->value_dim; d += 8) {
-            _mm256_storeu_ps(v + d, eight(page, row + d, half));
-        }
-        for (; d < kv->value_dim; d++) {
-            v[d] = one(page, row + d, half);
+    uint32_t groups = eng_q8_scales(kv->key_dim);
+    const uint8_t *from = page + kv->key_scale_offset + 2 * (size_t)first * groups;
+    for (uint32_t t = 0; t < n; t++) {
+        for (uint32_t g = 0; g < groups; g++, from += 2) {
+            uint16_t half;
+            memcpy(&half, from, 2);
+            out->scale[t][g] = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(half)));
         }
     }
 }
 
 void eng_avx2_latent_tile(const struct eng_kv_view *kv, uint32_t t0, uint32_t keys, float *k_tile, float *v_tile)
 {
-    bool half = kv->type == KVC_F16;
+    struct run r;
+    size_t es = kv->type == KVC_F32 ? 4 : kv->type == KVC_F16 ? 2 : 1;
+    r.stride = kv->key_dim;
     if (keys < ENG_TILE) { /* lanes past the keys are computed, then masked */
         memset(k_tile, 0, (size_t)kv->key_dim * ENG_TILE * sizeof *k_tile);
     }
     for (uint32_t t = 0, n; t < keys; t += n) {
         uint32_t inside = (t0 + t) & (kv->block_tokens - 1);
         n = kv->block_tokens - inside < keys - t ? kv->block_tokens - inside : keys - t;
-        const uint8_t *page =
-            eng_kv_page(kv, (t0 + t) >> kv->block_shift) + (size_t)inside * kv->key_dim * (half ? 2 : 4);
-        if (half) {
-            keys_any(kv, page, n, k_tile + t, true);
-        } else {
-            keys_any(kv, page, n, k_tile + t, false);
-        }
-        if (v_tile != NULL && half) {
-            values_any(kv, page, n, v_tile + (size_t)t * kv->value_dim, true);
-        } else if (v_tile != NULL) {
-            values_any(kv, page, n, v_tile + (size_t)t * kv->value_dim, false);
+        n = n < 8 ? n : 8;
+        const uint8_t *page = eng_kv_page(kv, (t0 + t) >> kv->block_shift);
+        float *v = v_tile != NULL ? v_tile + (size_t)t * kv->value_dim : NULL;
+        r.page = page + (size_t)inside * kv->key_dim * es;
+        switch (kv->type) {
+        case KVC_F32: copy_run(&r, n, k_tile + t, v, kv->value_dim, KVC_F32); break;
+        case KVC_F16: copy_run(&r, n, k_tile + t, v, kv->value_dim, KVC_F16); break;
+        default: read_scales(kv, page, inside, n, &r); copy_run(&r, n, k_tile + t, v, kv->value_dim, KVC_Q8_0);
         }
     }
 }
