@@ -261,6 +261,42 @@ static void test_attention(void **state)
     }
 }
 
+/* 8-bit pages for every number of rows, since few read the codes and many a widened tile: heads whose last scale has fewer than
+ * 32 dims or whose lanes end odd, tiles inside longer blocks, shorter blocks, tiles that are not full, windows, latents. */
+static void test_attention_over_eight_bits(void **state)
+{
+    (void)state;
+    struct kvs_rng r = {.state = 97};
+    static const uint32_t dims[] = {1, 7, 31, 32, 33, 40, 63, 64, 65, 80, 96, 100, 128, 200};
+    for (uint32_t i = 0; i < 512; i++) {
+        struct attn_case c = {.key_dim = dims[kvs_rng_below(&r, 14)],
+                              .value_dim = dims[kvs_rng_below(&r, 14)],
+                              .block_tokens = 1u << (i % 4 == 3 ? kvs_rng_below(&r, 6) : 6 + kvs_rng_below(&r, 4)),
+                              .last = (uint32_t)kvs_rng_below(&r, i % 5 == 0 ? 1100 : 200),
+                              .count = 1 + i % 64,
+                              .heads = 1 + (uint32_t)kvs_rng_below(&r, 9),
+                              .type = KVC_Q8_0,
+                              .values = i % 6 == 0 ? KIND_WIDE : KIND_PLAIN,
+                              .window = i % 3 == 0 ? 1 + (uint32_t)kvs_rng_below(&r, 150) : 0,
+                              .latent = i % 8 == 5,
+                              .seed = kvs_rng_next(&r)};
+        if (c.latent && c.value_dim > c.key_dim) {
+            c.value_dim = c.key_dim;
+        }
+        size_t n = (size_t)c.count * c.value_dim;
+        float *out[2] = {calloc(n, 4), calloc(n, 4)};
+        for (uint32_t t = 0; t < table_count; t++) {
+            ops_attention(tables[t], &c, out[t], NULL, NULL);
+            if (memcmp(out[t], out[0], n * 4) != 0) {
+                fail_msg("%s differs: %s dims %u %u, block %u, last %u, rows %u, window %u", tables[t]->name,
+                         c.latent ? "latent" : "", c.key_dim, c.value_dim, c.block_tokens, c.last, c.count, c.window);
+            }
+        }
+        free(out[0]);
+        free(out[1]);
+    }
+}
+
 /* 8-bit pages as layout.h describes them: each number is half a step off at most, and the largest of 32 sets the step. */
 static void test_eight_bit_pages(void **state)
 {
@@ -507,6 +543,7 @@ int main(void)
         cmocka_unit_test(test_rope),
         cmocka_unit_test(test_exp),
         cmocka_unit_test(test_attention),
+        cmocka_unit_test(test_attention_over_eight_bits),
         cmocka_unit_test(test_window_is_right),
         cmocka_unit_test(test_eight_bit_pages),
         cmocka_unit_test(test_gates),
