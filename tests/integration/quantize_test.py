@@ -45,6 +45,16 @@ def wide_quantized(kind):
     return path
 
 
+def gguf_package():
+    """numpy and gguf, or the test is skipped."""
+    try:
+        import numpy
+        import gguf.quants
+    except ImportError as e:
+        raise Skip(f"the Python package {e.name} is not installed") from None
+    return numpy, gguf
+
+
 def test_files_run():
     for kind in TYPES + SEARCHED + MIXES:
         r = run(["kvasir", "generate", "--model", quantized(kind), "--ids", "1,5,9", "-n", "8", "--json"])
@@ -74,13 +84,8 @@ def test_refusals_say_why():
 
 
 def test_gguf_package_reads_the_same_blocks():
-    try:
-        import numpy
-        from gguf import GGUFReader
-        from gguf.quants import quantize
-    except ImportError:
-        print("        skipped: the Python package gguf is not installed")
-        return
+    numpy, gguf = gguf_package()
+    GGUFReader, quantize = gguf.GGUFReader, gguf.quants.quantize
     before = {t.name: t for t in GGUFReader(source()).tensors}
     for kind in TYPES:
         r = GGUFReader(quantized(kind))
@@ -102,11 +107,7 @@ def types_of(path):
 
 
 def test_narrow_rows_get_a_stand_in():
-    try:
-        import gguf  # noqa: F401
-    except ImportError:
-        print("        skipped: the Python package gguf is not installed")
-        return
+    gguf_package()
     for kind, other in STAND_IN.items():
         got = set(types_of(quantized(kind)).values())
         assert got == {"F32", other}, f"{kind}: {got}"
@@ -118,11 +119,7 @@ def test_narrow_rows_get_a_stand_in():
 
 def test_mixes_spend_bits_where_they_count():
     """5 layers of narrow rows: Q5_0 stands for Q4_K, Q8_0 for Q6_K. More bits in layers 2 and 4 (the last eighth, and each third)."""
-    try:
-        import gguf  # noqa: F401
-    except ImportError:
-        print("        skipped: the Python package gguf is not installed")
-        return
+    gguf_package()
     got = types_of(quantized("q4_k_m"))
     head = "output.weight" if "output.weight" in got else "token_embd.weight"
     rich = {head} | {f"blk.{i}.{n}.weight" for i in (2, 4) for n in ("attn_v", "ffn_down")}
@@ -136,13 +133,8 @@ def test_mixes_spend_bits_where_they_count():
 
 
 def test_searched_blocks_are_as_near_as_llama_cpps():
-    try:
-        import numpy
-        from gguf import GGUFReader
-        from gguf.quants import dequantize
-    except ImportError:
-        print("        skipped: the Python package gguf is not installed")
-        return
+    numpy, gguf = gguf_package()
+    GGUFReader, dequantize = gguf.GGUFReader, gguf.quants.dequantize
     need(wide("f32"), "the wide model in f32")
     plain = {t.name: numpy.array(t.data) for t in GGUFReader(wide("f32")).tensors}
     for kind in SEARCHED:
@@ -162,8 +154,7 @@ def test_llama_cpp_runs_them():
     try:
         import xllamacpp
     except ImportError:
-        print("        skipped: the Python package xllamacpp (llama.cpp as a wheel) is not installed")
-        return
+        raise Skip("the Python package xllamacpp (llama.cpp as a wheel) is not installed") from None
     need(wide("f32"), "the wide model in f32")
     for kind in SEARCHED + ["mxfp4", "q4_k_m"]:
         p = xllamacpp.CommonParams()

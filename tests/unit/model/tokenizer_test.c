@@ -22,13 +22,13 @@
 static int tests_run; /* 0 at the end: everything was skipped, which ctest shall show */
 
 /* Header only: this is what the router has. The bytes are freed at once, a tokenizer keeps none of them. */
-static struct mdl_tokenizer *load(const char *path)
+static struct mdl_tokenizer *load_head(const char *path, size_t most)
 {
     struct kvs_error err = {0};
     struct mdl_tokenizer *t = NULL;
     struct mdl_gguf *g;
     size_t size = 0;
-    uint8_t *bytes = tst_file_read(path, (size_t)8 << 20, &size);
+    uint8_t *bytes = tst_file_read(path, most, &size);
     if (bytes == NULL) {
         print_message("skipped: %s is absent\n", path);
         return NULL;
@@ -39,6 +39,11 @@ static struct mdl_tokenizer *load(const char *path)
     free(bytes);
     tests_run++;
     return t;
+}
+
+static struct mdl_tokenizer *load(const char *path)
+{
+    return load_head(path, (size_t)8 << 20);
 }
 
 static struct mdl_ids encode(const struct mdl_tokenizer *t, const char *text, size_t n, uint32_t flags)
@@ -201,6 +206,25 @@ static void test_golden_prompts_smollm2(void **state)
     assert_int_equal(lines, 8);
 }
 
+/* 262,144 tokens: a long head. The prompts are raw and begin with BOS, as the file asks. */
+static void test_golden_prompts_gemma3(void **state)
+{
+    (void)state;
+    char path[512];
+    struct mdl_tokenizer *t = NULL;
+    if (tst_model_path("KVASIR_TEST_GEMMA3", "gemma-3-270m-q4_k_m.gguf", path, sizeof path))
+        t = load_head(path, (size_t)32 << 20);
+    else
+        print_message("skipped: the model is absent (kvasir model pull gemma3)\n");
+    if (t == NULL)
+        skip();
+    int lines = check_goldens(t, KVS_SHARED_DIR "/models/real/gemma-3-270m-q4_k_m.golden.jsonl", MDL_ADD_SPECIAL);
+    mdl_tokenizer_destroy(t);
+    if (lines < 0)
+        skip();
+    assert_int_equal(lines, 6);
+}
+
 static void append_bytes(const struct mdl_tokenizer *t, const struct mdl_ids *ids, struct kvs_buf *out)
 {
     for (size_t i = 0; i < ids->count; i++) {
@@ -356,6 +380,7 @@ int main(void)
         cmocka_unit_test(test_vectors_phi3),
         cmocka_unit_test(test_golden_prompts_stories260k),
         cmocka_unit_test(test_golden_prompts_smollm2),
+        cmocka_unit_test(test_golden_prompts_gemma3),
         cmocka_unit_test(test_random_bytes_come_back),
         cmocka_unit_test(test_bounds_and_special_text),
         cmocka_unit_test(test_control_text_never_merges_into_a_control_token),
