@@ -5,6 +5,7 @@
  * Text is checked for UTF-8 once, before; bytes that are no UTF-8 are pieces of their own.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "model/tokenizer_int.h"
+#include "base/checked.h"
 #include "base/utf8.h"
 #include "model/split.h"
 #include "model/unicode.h"
@@ -40,46 +41,63 @@ static const uint32_t written_signs[][2] = {{0x21, 0x2f},     {0x3a, 0x7e},     
 static const uint32_t cjk_and_hangul[][2] = {{0x800, 0x9fa5}, {0xac00, 0xd7ff}};
 static const uint32_t cjk_and_kana[][2] = {{0x3040, 0x30ff}, {0x4e00, 0x9fa5}};
 
+/* Classes that a match of the pass may begin with where that is an ASCII character; NEVER: it cannot. 0: with any. */
+#define NEVER 0x100u
+#define DIGIT MDL_NUMBER
+#define SIGN (MDL_PUNCTUATION | MDL_SYMBOL)
+
+/* What the passes behind this one do to an ASCII match of it: nothing, or nothing unless it holds digits, or anything. */
+enum after { AFTER_ANY, AFTER_DIGITS, AFTER_NONE };
+
 struct mdl_pretok {
     uint32_t flags;
     struct pass {
         mdl_match_fn match;
         struct mdl_match_how how;
+        unsigned begins;
+        enum after after;
     } pass[PASSES_MAX]; /* up to the first without a function */
 };
 
+/* `begins` and `after` are short cuts and change no cut: tests/unit/model/fast_path_test.c runs every way with and without them. */
 static const struct mdl_pretok
-    gpt2 = {0, {{mdl_match_gpt2, {0}}}},
-    one_digit_gpt2 = {0, {{mdl_match_run, {.mask = MDL_NUMBER, .longest = 1}}, {mdl_match_gpt2, {0}}}},
-    words_3 = {0, {{mdl_match_words, {.mask = MDL_LETTER, .longest = 3}}}},
-    llama3 = {MDL_PRETOK_WHOLE | MDL_PRETOK_BOS, {{mdl_match_words, {.mask = MDL_LETTER, .longest = 3}}}},
-    words_1 = {0, {{mdl_match_words, {.mask = MDL_LETTER, .longest = 1}}}},
-    words_1_marks = {0, {{mdl_match_words, {.mask = MDL_LETTER | MDL_MARK, .longest = 1}}}},
-    tekken = {MDL_PRETOK_WHOLE | MDL_PRETOK_BOS, {{mdl_match_words, {.cased = true, .longest = 1, .slash = true}}}},
-    gpt4o = {0, {{mdl_match_words, {.cased = true, .suffix = true, .longest = 3, .slash = true}}}},
+    gpt2 = {0, {{mdl_match_gpt2, {0}, 0, 0}}},
+    one_digit_gpt2 = {0,
+                      {{mdl_match_run, {.mask = MDL_NUMBER, .longest = 1}, DIGIT, AFTER_NONE},
+                       {mdl_match_gpt2, {0}, 0, 0}}},
+    words_3 = {0, {{mdl_match_words, {.mask = MDL_LETTER, .longest = 3}, 0, 0}}},
+    llama3 = {MDL_PRETOK_WHOLE | MDL_PRETOK_BOS, {{mdl_match_words, {.mask = MDL_LETTER, .longest = 3}, 0, 0}}},
+    words_1 = {0, {{mdl_match_words, {.mask = MDL_LETTER, .longest = 1}, 0, 0}}},
+    words_1_marks = {0, {{mdl_match_words, {.mask = MDL_LETTER | MDL_MARK, .longest = 1}, 0, 0}}},
+    tekken = {MDL_PRETOK_WHOLE | MDL_PRETOK_BOS,
+              {{mdl_match_words, {.cased = true, .longest = 1, .slash = true}, 0, 0}}},
+    gpt4o = {0, {{mdl_match_words, {.cased = true, .suffix = true, .longest = 3, .slash = true}, 0, 0}}},
     deepseek_llm = {0,
-                    {{mdl_match_line_end, {0}},
-                     {mdl_match_run, {.space = true, RANGES(cased_letters)}},
-                     {mdl_match_run, {.space = true, RANGES(written_signs)}},
-                     {mdl_match_last_spaces, {0}},
-                     {mdl_match_run, {RANGES(cjk_and_hangul)}},
-                     {mdl_match_run, {.mask = MDL_NUMBER}}}},
+                    {{mdl_match_line_end, {0}, MDL_SPACE, AFTER_NONE},
+                     {mdl_match_run, {.space = true, RANGES(cased_letters)}, MDL_LETTER | MDL_SPACE, AFTER_NONE},
+                     {mdl_match_run, {.space = true, RANGES(written_signs)}, SIGN | MDL_LETTER | MDL_SPACE, AFTER_NONE},
+                     {mdl_match_last_spaces, {0}, MDL_SPACE, AFTER_NONE},
+                     {mdl_match_run, {RANGES(cjk_and_hangul)}, NEVER, 0},
+                     {mdl_match_run, {.mask = MDL_NUMBER}, DIGIT, 0}}},
     deepseek_coder = {0,
-                      {{mdl_match_line_end, {0}},
-                       {mdl_match_run, {.space = true, .mask = MDL_LETTER}},
-                       {mdl_match_run, {.space = true, .mask = MDL_PUNCTUATION}},
-                       {mdl_match_run, {RANGES(cjk_and_hangul)}},
-                       {mdl_match_run, {.mask = MDL_NUMBER, .longest = 1}}}},
+                      {{mdl_match_line_end, {0}, MDL_SPACE, AFTER_NONE},
+                       {mdl_match_run, {.space = true, .mask = MDL_LETTER}, MDL_LETTER | MDL_SPACE, AFTER_NONE},
+                       {mdl_match_run, {.space = true, .mask = MDL_PUNCTUATION}, SIGN | MDL_SPACE, AFTER_NONE},
+                       {mdl_match_run, {RANGES(cjk_and_hangul)}, NEVER, 0},
+                       {mdl_match_run, {.mask = MDL_NUMBER, .longest = 1}, DIGIT, 0}}},
     deepseek_v3 = {0,
-                   {{mdl_match_run, {.mask = MDL_NUMBER, .longest = 3}},
-                    {mdl_match_run, {RANGES(cjk_and_kana)}},
-                    {mdl_match_deepseek3, {0}}}},
-    falcon = {0, {{mdl_match_signs, {.slash = true}}, {mdl_match_gpt2, {0}}, {mdl_match_three_digits, {0}}}},
+                   {{mdl_match_run, {.mask = MDL_NUMBER, .longest = 3}, DIGIT, AFTER_NONE},
+                    {mdl_match_run, {RANGES(cjk_and_kana)}, NEVER, 0},
+                    {mdl_match_deepseek3, {0}, 0, 0}}},
+    falcon = {0,
+              {{mdl_match_signs, {.slash = true}, SIGN, AFTER_NONE},
+               {mdl_match_gpt2, {0}, 0, AFTER_DIGITS},
+               {mdl_match_three_digits, {0}, DIGIT, 0}}},
     by_default = {0,
-                  {{mdl_match_signs, {0}},
-                   {mdl_match_gpt2, {0}},
-                   {mdl_match_run, {.mask = MDL_NUMBER}},
-                   {mdl_match_three_digits, {0}}}};
+                  {{mdl_match_signs, {0}, SIGN, AFTER_NONE},
+                   {mdl_match_gpt2, {0}, 0, AFTER_DIGITS},
+                   {mdl_match_run, {.mask = MDL_NUMBER}, DIGIT, 0},
+                   {mdl_match_three_digits, {0}, DIGIT, 0}}};
 
 static const struct {
     const char *name;
@@ -167,6 +185,9 @@ uint32_t mdl_pretok_flags(const struct mdl_pretok *p)
 
 struct split {
     const struct mdl_pretok *p;
+    const uint8_t *classes;
+    bool plain; /* without short cuts */
+    size_t *short_cuts; /* counted for tests */
     mdl_piece_fn fn;
     void *user;
 };
@@ -179,6 +200,30 @@ static inline kvs_status hand_on(const struct split *s, uint32_t pass, const uin
     if (n == 0)
         return KVS_OK;
     return pass < PASSES_MAX && s->p->pass[pass].match != NULL ? run_pass(s, pass, piece, n) : s->fn(s->user, piece, n);
+}
+
+static inline bool is_ascii(const uint8_t *p, size_t n)
+{
+    uint8_t all = 0;
+    for (; n >= 8; p += 8, n -= 8) {
+        if ((kvs_load_u64(p) & 0x8080808080808080u) != 0)
+            return false;
+    }
+    for (size_t i = 0; i < n; i++)
+        all |= p[i];
+    return all < 0x80;
+}
+
+/* A match that the passes behind would leave as it is goes to the caller at once. */
+static inline kvs_status hand_on_match(const struct split *s, uint32_t pass, const uint8_t *piece, size_t n)
+{
+    enum after after = s->plain ? AFTER_ANY : s->p->pass[pass].after;
+    if (after != AFTER_ANY && is_ascii(piece, n) &&
+        (after == AFTER_NONE || (s->classes[piece[n - 1]] & MDL_NUMBER) == 0)) {
+        ++*s->short_cuts;
+        return s->fn(s->user, piece, n);
+    }
+    return hand_on(s, pass + 1, piece, n);
 }
 
 static size_t last_spaces(const uint8_t *text, size_t n, const uint8_t *classes)
@@ -195,15 +240,28 @@ static size_t last_spaces(const uint8_t *text, size_t n, const uint8_t *classes)
     return n;
 }
 
+/* The first place from `at` on where the pass could match: others are not even tried. */
+static inline size_t next_try(const struct split *s, unsigned begins, const uint8_t *text, size_t n, size_t at)
+{
+    while (at < n && text[at] < 0x80 && (s->classes[text[at]] & begins) == 0)
+        at++;
+    return at;
+}
+
 static kvs_status run_pass(const struct split *s, uint32_t pass, const uint8_t *text, size_t n)
 {
     const struct pass *p = &s->p->pass[pass];
-    struct mdl_subject x = {.s = text, .n = n, .classes = mdl_char_classes()};
+    struct mdl_subject x = {.s = text, .n = n, .classes = s->classes};
     kvs_status st = KVS_OK;
     size_t gap = 0; /* where what nothing has matched begins */
     if (p->match == mdl_match_last_spaces)
         x.tail = last_spaces(text, n, x.classes);
     for (size_t at = 0; at < n && st == KVS_OK;) {
+        if (p->begins != 0 && !s->plain) {
+            at = next_try(s, p->begins, text, n, at);
+            if (at == n)
+                break;
+        }
         size_t end = p->match(&x, at, &p->how);
         if (end == 0) {
             for (at++; at < n && (text[at] & 0xc0) == 0x80;)
@@ -212,7 +270,7 @@ static kvs_status run_pass(const struct split *s, uint32_t pass, const uint8_t *
         }
         st = hand_on(s, pass + 1, text + gap, at - gap);
         if (st == KVS_OK)
-            st = hand_on(s, pass + 1, text + at, end - at);
+            st = hand_on_match(s, pass, text + at, end - at);
         at = gap = end;
     }
     return st == KVS_OK ? hand_on(s, pass + 1, text + gap, n - gap) : st;
@@ -224,6 +282,10 @@ static size_t valid_head(const uint8_t *text, size_t n)
     size_t at = 0;
     while (at < n) {
         uint32_t cp;
+        while (n - at >= 8 && (kvs_load_u64(text + at) & 0x8080808080808080u) == 0)
+            at += 8;
+        if (at == n)
+            break;
         int k = text[at] < 0x80 ? 1 : kvs_utf8_decode(text + at, n - at, &cp);
         if (k <= 0)
             break;
@@ -232,9 +294,10 @@ static size_t valid_head(const uint8_t *text, size_t n)
     return at;
 }
 
-kvs_status mdl_pretok_split(const struct mdl_pretok *p, const uint8_t *text, size_t n, mdl_piece_fn fn, void *user)
+kvs_status mdl_pretok_split_how(const struct mdl_pretok *p, const uint8_t *text, size_t n, bool plain, size_t *short_cuts,
+                                mdl_piece_fn fn, void *user)
 {
-    struct split s = {p, fn, user};
+    struct split s = {p, mdl_char_classes(), plain, short_cuts, fn, user};
     for (size_t at = 0; at < n;) {
         size_t head = valid_head(text + at, n - at);
         kvs_status st = hand_on(&s, 0, text + at, head);
@@ -245,4 +308,10 @@ kvs_status mdl_pretok_split(const struct mdl_pretok *p, const uint8_t *text, siz
             return st;
     }
     return KVS_OK;
+}
+
+kvs_status mdl_pretok_split(const struct mdl_pretok *p, const uint8_t *text, size_t n, mdl_piece_fn fn, void *user)
+{
+    size_t short_cuts = 0;
+    return mdl_pretok_split_how(p, text, n, false, &short_cuts, fn, user);
 }

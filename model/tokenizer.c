@@ -440,16 +440,20 @@ static kvs_status mark_whole(struct mdl_tokenizer *t, struct kvs_error *err)
 }
 
 /* SentencePiece merges over the whole text. Where no token can span a place, the merges on either side of it do not see each
- * other, and cutting there changes nothing but the time. In most vocabularies that is in front of every word. */
-static void find_words(struct mdl_tokenizer *t)
+ * other, and cutting there changes nothing but the time. Whatever merging makes is a text of the look-up table, so a place between
+ * two bytes that stand side by side in none of these is such a place, if it is no place within a character: a byte that continues one
+ * counts as joined with anything. In most vocabularies there is one in front of every word; one in which a token spans it is not cut there. */
+static void find_joins(struct mdl_tokenizer *t)
 {
-    t->words = t->spm;
-    for (uint32_t i = 0; t->words && i < t->vocab; i++) {
+    for (uint32_t a = 0; a < 256; a++)
+        t->joins[a][4] = t->joins[a][5] = UINT32_MAX; /* 0x80 to 0xbf */
+    for (uint32_t i = 0; i < t->vocab; i++) {
         struct mdl_str s = mdl_text(t, (int32_t)i);
-        if (mdl_text_find(t, (const uint8_t *)s.data, s.len) != (int32_t)i)
+        const uint8_t *bytes = (const uint8_t *)s.data;
+        if (s.len < 2 || mdl_text_find(t, bytes, s.len) == MDL_NO_ID)
             continue;
         for (size_t k = 1; k < s.len; k++)
-            t->words = t->words && !(s.data[k] == ' ' && s.data[k - 1] != ' ');
+            t->joins[bytes[k - 1]][bytes[k] / 32] |= 1u << bytes[k] % 32;
     }
 }
 
@@ -573,8 +577,8 @@ static kvs_status fill(struct mdl_tokenizer *t, const struct mdl_gguf *g, struct
         st = pair_tokens(t, err);
     if (st == KVS_OK)
         st = mark_whole(t, err);
-    if (st == KVS_OK)
-        find_words(t);
+    if (st == KVS_OK && t->spm)
+        find_joins(t);
     if (st == KVS_OK)
         st = collect_specials(t, false, &t->special_all, err);
     if (st == KVS_OK)
@@ -596,7 +600,8 @@ kvs_status mdl_tokenizer_create(const struct mdl_gguf *g, struct mdl_tokenizer *
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for the tokenizer");
     for (int b = 0; b < 256; b++)
         t->byte_id[b] = MDL_NO_ID;
-    kvs_status st = fill(t, g, err);
+    t->words = mdl_word_caches_create();
+    kvs_status st = t->words != NULL ? fill(t, g, err) : kvs_fail(err, KVS_SELF_NOMEM, "no memory for the tokenizer");
     if (st != KVS_OK) {
         mdl_tokenizer_destroy(t);
         return st;
@@ -618,6 +623,7 @@ void mdl_tokenizer_destroy(struct mdl_tokenizer *t)
     free(t->pairs);
     free(t->special_all.ids);
     free(t->special_user.ids);
+    mdl_word_caches_destroy(t->words);
     free(t);
 }
 

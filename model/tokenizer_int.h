@@ -3,6 +3,7 @@
  *   tokenizer.c  the vocabulary: texts, look-up tables, what the file's keys say; accessors
  *   pretok.c     byte-level BPE: text to pieces, by the passes that the file's .pre names (split.h: their matchers, unicode.h: their classes)
  *   merge.c      one piece to ids: merges by priority, the same machine for BPE (ranks) and SPM (scores)
+ *   words.c      what words became lately
  *   encode.c     mdl_encode: special tokens cut out, the rest handed to the above
  *   detok.c      ids to text as it becomes certain
  *
@@ -13,6 +14,7 @@
 #define KVS_MODEL_TOKENIZER_INT_H
 
 #include "model/tokenizer.h"
+#include "model/words.h"
 
 #define MDL_NO_ID (-1)
 #define MDL_PRIO_NONE UINT32_MAX
@@ -45,7 +47,6 @@ struct mdl_pretok;
 struct mdl_tokenizer {
     bool spm;
     bool add_bos, add_eos, space_prefix;
-    bool words; /* SPM: no token holds a space behind another character, so text may be cut there */
     int32_t bos, eos, unk;
     uint32_t vocab; /* ids below it are tokens; texts from it on are merge results that are no tokens */
     uint8_t *blob;
@@ -67,7 +68,18 @@ struct mdl_tokenizer {
     uint64_t pair_mask;
     struct mdl_specials special_all, special_user; /* with and without MDL_PARSE_SPECIAL */
     const struct mdl_pretok *pretok; /* byte-level BPE */
+    struct mdl_word_caches *words;
+    uint32_t joins[256][8]; /* SPM: bit b of joins[a]: byte b may follow byte a within a token, or within a character */
 };
+
+/* May a token span the place between these two bytes? */
+static inline bool mdl_joined(const struct mdl_tokenizer *t, uint8_t a, uint8_t b)
+{
+    return (t->joins[a][b / 32] >> b % 32 & 1) != 0;
+}
+
+/* A flag of mdl_encode for tests: the same ids without caches and short cuts, merged over whole stretches of text. */
+#define MDL_ENCODE_PLAIN 0x80000000u
 
 struct mdl_str mdl_text(const struct mdl_tokenizer *t, int32_t id);
 int32_t mdl_text_find(const struct mdl_tokenizer *t, const uint8_t *bytes, size_t n); /* MDL_NO_ID when absent */
@@ -81,6 +93,9 @@ typedef kvs_status (*mdl_piece_fn)(void *user, const uint8_t *piece, size_t n);
 KVS_MUST_CHECK kvs_status mdl_pretok_find(struct mdl_str name, const struct mdl_pretok **out, struct kvs_error *err);
 uint32_t mdl_pretok_flags(const struct mdl_pretok *p);
 KVS_MUST_CHECK kvs_status mdl_pretok_split(const struct mdl_pretok *p, const uint8_t *text, size_t n, mdl_piece_fn fn, void *user);
+/* For tests. plain: every pass looks at every place of every piece; else *short_cuts grows by the pieces that skipped passes. */
+KVS_MUST_CHECK kvs_status mdl_pretok_split_how(const struct mdl_pretok *p, const uint8_t *text, size_t n, bool plain,
+                                               size_t *short_cuts, mdl_piece_fn fn, void *user);
 
 /* merge.c */
 struct mdl_symbol {
