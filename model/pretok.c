@@ -41,10 +41,20 @@ static const uint32_t written_signs[][2] = {{0x21, 0x2f},     {0x3a, 0x7e},     
 static const uint32_t cjk_and_hangul[][2] = {{0x800, 0x9fa5}, {0xac00, 0xd7ff}};
 static const uint32_t cjk_and_kana[][2] = {{0x3040, 0x30ff}, {0x4e00, 0x9fa5}};
 
-/* Classes that a match of the pass may begin with where that is an ASCII character; NEVER: it cannot. 0: with any. */
-#define NEVER 0x100u
-#define DIGIT MDL_NUMBER
-#define SIGN (MDL_PUNCTUATION | MDL_SYMBOL)
+/* The ASCII characters with which a match of the pass may begin, a bit each. ANY: with whatever; NONE: with none of them. */
+struct begins {
+    uint64_t bits[2];
+    bool any;
+};
+#define ANY {{0, 0}, true}
+#define NONE {{0, 0}, false}
+#define LINE_END {{0x2400, 0}, false}
+#define SPACE {{0x100003e00, 0}, false}
+#define DIGIT {{0x03ff000000000000, 0}, false}
+#define SPACE_LETTER {{0x100003e00, 0x07fffffe07fffffe}, false}
+#define SIGN {{0xfc00fffe00000000, 0x78000001f8000001}, false}
+#define SPACE_SIGN {{0xfc00ffff00003e00, 0x78000001f8000001}, false}
+#define SPACE_SIGN_LETTER {{0xfc00ffff00003e00, 0x7fffffffffffffff}, false}
 
 /* What the passes behind this one do to an ASCII match of it: nothing, or nothing unless it holds digits, or anything. */
 enum after { AFTER_ANY, AFTER_DIGITS, AFTER_NONE };
@@ -54,48 +64,48 @@ struct mdl_pretok {
     struct pass {
         mdl_match_fn match;
         struct mdl_match_how how;
-        unsigned begins;
+        struct begins begins;
         enum after after;
     } pass[PASSES_MAX]; /* up to the first without a function */
 };
 
 /* `begins` and `after` are short cuts and change no cut: tests/unit/model/fast_path_test.c runs every way with and without them. */
 static const struct mdl_pretok
-    gpt2 = {0, {{mdl_match_gpt2, {0}, 0, 0}}},
+    gpt2 = {0, {{mdl_match_gpt2, {0}, ANY, 0}}},
     one_digit_gpt2 = {0,
                       {{mdl_match_run, {.mask = MDL_NUMBER, .longest = 1}, DIGIT, AFTER_NONE},
-                       {mdl_match_gpt2, {0}, 0, 0}}},
-    words_3 = {0, {{mdl_match_words, {.mask = MDL_LETTER, .longest = 3}, 0, 0}}},
-    llama3 = {MDL_PRETOK_WHOLE | MDL_PRETOK_BOS, {{mdl_match_words, {.mask = MDL_LETTER, .longest = 3}, 0, 0}}},
-    words_1 = {0, {{mdl_match_words, {.mask = MDL_LETTER, .longest = 1}, 0, 0}}},
-    words_1_marks = {0, {{mdl_match_words, {.mask = MDL_LETTER | MDL_MARK, .longest = 1}, 0, 0}}},
+                       {mdl_match_gpt2, {0}, ANY, 0}}},
+    words_3 = {0, {{mdl_match_words, {.mask = MDL_LETTER, .longest = 3}, ANY, 0}}},
+    llama3 = {MDL_PRETOK_WHOLE | MDL_PRETOK_BOS, {{mdl_match_words, {.mask = MDL_LETTER, .longest = 3}, ANY, 0}}},
+    words_1 = {0, {{mdl_match_words, {.mask = MDL_LETTER, .longest = 1}, ANY, 0}}},
+    words_1_marks = {0, {{mdl_match_words, {.mask = MDL_LETTER | MDL_MARK, .longest = 1}, ANY, 0}}},
     tekken = {MDL_PRETOK_WHOLE | MDL_PRETOK_BOS,
-              {{mdl_match_words, {.cased = true, .longest = 1, .slash = true}, 0, 0}}},
-    gpt4o = {0, {{mdl_match_words, {.cased = true, .suffix = true, .longest = 3, .slash = true}, 0, 0}}},
+              {{mdl_match_words, {.cased = true, .longest = 1, .slash = true}, ANY, 0}}},
+    gpt4o = {0, {{mdl_match_words, {.cased = true, .suffix = true, .longest = 3, .slash = true}, ANY, 0}}},
     deepseek_llm = {0,
-                    {{mdl_match_line_end, {0}, MDL_SPACE, AFTER_NONE},
-                     {mdl_match_run, {.space = true, RANGES(cased_letters)}, MDL_LETTER | MDL_SPACE, AFTER_NONE},
-                     {mdl_match_run, {.space = true, RANGES(written_signs)}, SIGN | MDL_LETTER | MDL_SPACE, AFTER_NONE},
-                     {mdl_match_last_spaces, {0}, MDL_SPACE, AFTER_NONE},
-                     {mdl_match_run, {RANGES(cjk_and_hangul)}, NEVER, 0},
+                    {{mdl_match_line_end, {0}, LINE_END, AFTER_NONE},
+                     {mdl_match_run, {.space = true, .mask = MDL_LETTER, RANGES(cased_letters)}, SPACE_LETTER, AFTER_NONE},
+                     {mdl_match_run, {.space = true, .mask = MDL_LETTER | MDL_PUNCTUATION | MDL_SYMBOL, RANGES(written_signs)}, SPACE_SIGN_LETTER, AFTER_NONE},
+                     {mdl_match_last_spaces, {0}, SPACE, AFTER_NONE},
+                     {mdl_match_run, {RANGES(cjk_and_hangul)}, NONE, 0},
                      {mdl_match_run, {.mask = MDL_NUMBER}, DIGIT, 0}}},
     deepseek_coder = {0,
-                      {{mdl_match_line_end, {0}, MDL_SPACE, AFTER_NONE},
-                       {mdl_match_run, {.space = true, .mask = MDL_LETTER}, MDL_LETTER | MDL_SPACE, AFTER_NONE},
-                       {mdl_match_run, {.space = true, .mask = MDL_PUNCTUATION}, SIGN | MDL_SPACE, AFTER_NONE},
-                       {mdl_match_run, {RANGES(cjk_and_hangul)}, NEVER, 0},
+                      {{mdl_match_line_end, {0}, LINE_END, AFTER_NONE},
+                       {mdl_match_run, {.space = true, .mask = MDL_LETTER}, SPACE_LETTER, AFTER_NONE},
+                       {mdl_match_run, {.space = true, .mask = MDL_PUNCTUATION}, SPACE_SIGN, AFTER_NONE},
+                       {mdl_match_run, {RANGES(cjk_and_hangul)}, NONE, 0},
                        {mdl_match_run, {.mask = MDL_NUMBER, .longest = 1}, DIGIT, 0}}},
     deepseek_v3 = {0,
                    {{mdl_match_run, {.mask = MDL_NUMBER, .longest = 3}, DIGIT, AFTER_NONE},
-                    {mdl_match_run, {RANGES(cjk_and_kana)}, NEVER, 0},
-                    {mdl_match_deepseek3, {0}, 0, 0}}},
+                    {mdl_match_run, {RANGES(cjk_and_kana)}, NONE, 0},
+                    {mdl_match_deepseek3, {0}, ANY, 0}}},
     falcon = {0,
               {{mdl_match_signs, {.slash = true}, SIGN, AFTER_NONE},
-               {mdl_match_gpt2, {0}, 0, AFTER_DIGITS},
+               {mdl_match_gpt2, {0}, ANY, AFTER_DIGITS},
                {mdl_match_three_digits, {0}, DIGIT, 0}}},
     by_default = {0,
                   {{mdl_match_signs, {0}, SIGN, AFTER_NONE},
-                   {mdl_match_gpt2, {0}, 0, AFTER_DIGITS},
+                   {mdl_match_gpt2, {0}, ANY, AFTER_DIGITS},
                    {mdl_match_run, {.mask = MDL_NUMBER}, DIGIT, 0},
                    {mdl_match_three_digits, {0}, DIGIT, 0}}};
 
@@ -241,9 +251,9 @@ static size_t last_spaces(const uint8_t *text, size_t n, const uint8_t *classes)
 }
 
 /* The first place from `at` on where the pass could match: others are not even tried. */
-static inline size_t next_try(const struct split *s, unsigned begins, const uint8_t *text, size_t n, size_t at)
+static inline size_t next_try(const uint64_t begins[2], const uint8_t *text, size_t n, size_t at)
 {
-    while (at < n && text[at] < 0x80 && (s->classes[text[at]] & begins) == 0)
+    while (at < n && text[at] < 0x80 && (begins[text[at] / 64] >> text[at] % 64 & 1) == 0)
         at++;
     return at;
 }
@@ -257,8 +267,8 @@ static kvs_status run_pass(const struct split *s, uint32_t pass, const uint8_t *
     if (p->match == mdl_match_last_spaces)
         x.tail = last_spaces(text, n, x.classes);
     for (size_t at = 0; at < n && st == KVS_OK;) {
-        if (p->begins != 0 && !s->plain) {
-            at = next_try(s, p->begins, text, n, at);
+        if (!p->begins.any && !s->plain) {
+            at = next_try(p->begins.bits, text, n, at);
             if (at == n)
                 break;
         }

@@ -230,11 +230,6 @@ size_t mdl_match_deepseek3(const struct mdl_subject *x, size_t at, const struct 
 static bool in_ranges(const struct mdl_match_how *how, uint32_t c)
 {
     size_t lo = 0, hi = how->range_count;
-    if (c < 0x80) { /* nearly always; at most three ranges begin there */
-        while (c > how->ranges[lo][1])
-            lo++;
-        return c >= how->ranges[lo][0];
-    }
     while (lo < hi) {
         size_t mid = lo + (hi - lo) / 2;
         if (how->ranges[mid][1] < c)
@@ -245,9 +240,11 @@ static bool in_ranges(const struct mdl_match_how *how, uint32_t c)
     return lo < how->range_count && c >= how->ranges[lo][0];
 }
 
-static bool belongs(const struct mdl_match_how *how, struct look l)
+static inline bool belongs(const struct mdl_match_how *how, struct look l)
 {
-    return l.len != 0 && (how->ranges != NULL ? in_ranges(how, l.c) : (l.classes & how->mask) != 0);
+    if (l.c >= 0x80 && how->ranges != NULL)
+        return in_ranges(how, l.c);
+    return l.len != 0 && (l.classes & how->mask) != 0;
 }
 
 size_t mdl_match_run(const struct mdl_subject *x, size_t at, const struct mdl_match_how *how)
@@ -260,6 +257,8 @@ size_t mdl_match_run(const struct mdl_subject *x, size_t at, const struct mdl_ma
     size_t end = 0;
     for (unsigned i = 0; belongs(how, l) && (how->longest == 0 || i < how->longest); i++) {
         at += l.len;
+        while (how->longest == 0 && at < x->n && x->s[at] < 0x80 && (x->classes[x->s[at]] & how->mask) != 0)
+            at++;
         end = at;
         l = look_at(x, at);
     }

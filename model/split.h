@@ -25,7 +25,7 @@ struct mdl_match_how {
     bool slash;       /* a run of punctuation takes slashes along behind it, as it takes line ends */
     bool cased;       /* a word is cut where upper case begins anew */
     bool suffix;      /* contractions end a word instead of standing alone */
-    const uint32_t (*ranges)[2]; /* instead of mask: sorted, first and last character */
+    const uint32_t (*ranges)[2]; /* for characters from 0x80 on instead of mask: sorted, first and last character */
     size_t range_count;
 };
 typedef size_t (*mdl_match_fn)(const struct mdl_subject *x, size_t at, const struct mdl_match_how *how);
