@@ -55,6 +55,7 @@ static kvs_status take_piece(void *user, const uint8_t *piece, size_t n)
     for (int way = 0; way < 2; way++) {
         if (mdl_word_is(&set[way], key, n)) {
             e->words->hits++;
+            set[way].used = 1;
             return emit_word(&e->merger, &set[way]);
         }
     }
@@ -64,7 +65,8 @@ static kvs_status take_piece(void *user, const uint8_t *piece, size_t n)
     e->words->misses++;
     if (st != KVS_OK || out->count - before > MDL_WORD_IDS)
         return st;
-    struct mdl_word *word = &set[e->words->misses & 1];
+    struct mdl_word *word = mdl_words_victim(set);
+    word->used = 0;
     memcpy(word->key, key, sizeof word->key);
     memcpy(word->ids, out->ids + before, (out->count - before) * sizeof *word->ids);
     word->count = (uint8_t)(out->count - before);

@@ -1,7 +1,7 @@
 /* words.h - ids of words seen lately: private to the tokenizer.
  *
  * What a piece of text becomes depends on its bytes alone, so it can be remembered. A word of up to 32 bytes and its ids (up to seven) fill one
- * cache line; two lines may hold the same word, the older one is overwritten. The key is the bytes themselves, padded with zeros, and their
+ * cache line; two lines may hold the same word, and one that was not asked for lately is overwritten first. The key is the bytes themselves, padded with zeros, and their
  * number: a hit is exact, not a matter of hashes. A tokenizer has a few such caches of fixed size, made with it; a call of mdl_encode has one
  * for itself while it runs, or none when as many calls run at once already. So memory has a bound and nothing is locked.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -16,7 +16,7 @@
 
 #define MDL_WORD_BYTES 32u
 #define MDL_WORD_IDS 7u
-#define MDL_WORD_SETS 4096u /* of two words */
+#define MDL_WORD_SETS 8192u /* of two words */
 #define MDL_WORD_CACHES 4u
 
 struct mdl_word {
@@ -24,7 +24,8 @@ struct mdl_word {
     int32_t ids[MDL_WORD_IDS];
     uint8_t len; /* 0: free */
     uint8_t count;
-    uint8_t unused[2];
+    uint8_t used; /* since it was last passed over */
+    uint8_t unused;
 };
 _Static_assert(sizeof(struct mdl_word) == 64, "a word fills a cache line");
 
@@ -65,6 +66,17 @@ static inline bool mdl_word_is(const struct mdl_word *word, const uint64_t key[4
 {
     return ((word->key[0] ^ key[0]) | (word->key[1] ^ key[1]) | (word->key[2] ^ key[2]) | (word->key[3] ^ key[3]) |
             (word->len ^ n)) == 0;
+}
+
+/* The word of the two that a new one takes the place of: one that was not used since it was last spared. */
+static inline struct mdl_word *mdl_words_victim(struct mdl_word *set)
+{
+    for (int way = 0; way < 2; way++) {
+        if (set[way].used == 0)
+            return &set[way];
+        set[way].used = 0;
+    }
+    return &set[0];
 }
 
 #endif
