@@ -8,9 +8,10 @@ from kvasir_net import *
 SECONDS = float(os.environ.get("KVASIR_SOAK_SECONDS", "40"))
 EVERY = float(os.environ.get("KVASIR_SOAK_EVERY", "3" if SECONDS < 200 else "10"))
 SEED = int(os.environ.get("KVASIR_SOAK_SEED", "20261130")) or random.SystemRandom().randrange(1, 1 << 31)
-WARM = 20 * SLOW  # seconds until caches and pools have their size
-FLAT_BYTES = 6 << 20
+WARM = 20 * SLOW  # seconds until pools have their size; the caches have been full by then
+FLAT_BYTES = 1 << 20
 FLAT_FDS = 8
+FEW = 20  # free pages of a cache that is full
 
 
 class Gauge:
@@ -98,20 +99,30 @@ class Nemesis:
             time.sleep(0.1)
 
 
+def fill(h, rng):
+    """Long prompts that nobody has cached: they take pages on a prefill and on a decode worker."""
+    for _ in range(4):
+        answer = h.router["router-1"].complete([rng.randrange(3, 500) for _ in range(300)], 1, "remote")
+        assert answer.status == 200, answer.body
+
+
 def test_soak():
     known = Known(60)
     rng = random.Random(SEED)
     print(f"        KVASIR_SOAK_SECONDS={SECONDS:g} KVASIR_SOAK_EVERY={EVERY:g} KVASIR_SOAK_SEED={SEED}")
     spared = ["prefill-2", "decode-2", "router-1"]
-    with Hosts(env={"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:1@1+"}, worker_flags=["--kv-memory", "4M"]) as h:
+    with Hosts(env={"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:1@1+"}, worker_flags=["--kv-memory", "2M"]) as h:
         gauge = Gauge(h, spared)
         with Streams(h, known, leave=0.1) as load:
             load.go_on(40)
             warm = time.monotonic()
             nemesis = Nemesis(h, load, rng, spared)
-            while time.monotonic() < warm + min(WARM, SECONDS / 2):
-                time.sleep(0.5)
+            full = set()
+            while time.monotonic() < warm + WARM or len(full) < 2:
+                assert time.monotonic() < warm + 10 * WARM, f"only the caches of {full} have been full: pages would be touched for the first time later"
+                fill(h, nemesis.rng)
                 load.check()
+                full |= {w for w in spared[:2] if h.router["router-1"].metrics().sum("kvasir_kv_pages", worker=w, state="free") < FEW}
             start_fds = {n: gauge.read(n)[2] for n in spared}
             end = time.monotonic() + SECONDS
             while time.monotonic() < end:
