@@ -5,7 +5,7 @@ from another (the prefill worker). A real cluster, one request at a time; times 
 The effective rate is all prompt tokens over that time. Beside it stands what the uncached rows would take at the rate of floating-point
 operations of the cold run, each row at its true context: 100 % would mean that nothing but these rows costs anything.
 Usage: reuse_bench.py BIN_DIR MODEL [--tokens N] [--reuse SHARE] [--requests N] [--block-tokens N] [--check SHARE]
---check 0.85: exit code 1 when the local hit stays below that share.
+--check 0.85: exit code 1 when the local hit stays below that share; --check-fetched 0.6: when the fetched one does, or there was none.
 SPDX-License-Identifier: Apache-2.0
 """
 import argparse
@@ -90,6 +90,7 @@ def show(args, shape, best, computed):
         shares[kind] = ideal / best[kind]
         print(f"| {kind} | {computed[kind]} | {best[kind] * 1e3:.1f} ms | {args.tokens / best[kind]:.0f} | {best['cold'] / best[kind]:.1f} x "
               f"| {shares[kind]:.0%} |")
+    print("\npublished for a cluster of accelerators at 96 % reuse: 1.5 M against 60 k tokens/s, 25 x")
     return shares
 
 
@@ -102,11 +103,13 @@ def main():
     parser.add_argument("--requests", type=int, default=5)
     parser.add_argument("--block-tokens", type=int, default=16)
     parser.add_argument("--check", type=float, default=0)
+    parser.add_argument("--check-fetched", type=float, default=0)
     args = parser.parse_args()
     with cluster(args.bin_dir, args.model, "--context", args.tokens + 128, "--block-tokens", args.block_tokens) as url:
         shares = show(args, shape_of(args.bin_dir, args.model), *measure(url, args))
-    if args.check and shares.get("local", 0) < args.check:
-        sys.exit(f"reuse_bench: a local hit reaches {shares.get('local', 0):.0%}, less than {args.check:.0%}")
+    for kind, least in ("local", args.check), ("fetched", args.check_fetched):
+        if shares.get(kind, 0) < least:
+            sys.exit(f"reuse_bench: a {kind} hit reaches {shares.get(kind, 0):.0%}, less than {least:.0%}")
 
 
 if __name__ == "__main__":
