@@ -1,6 +1,7 @@
 # quantize_test.py - `kvasir quantize`: its files load and run here, and other GGUF software reads them: the PyPI package gguf, which also
 # makes the same blocks bit for bit where it can make them; for the types with searched scales it measures how far they are from the weights,
-# beside llama.cpp's own file. llama.cpp itself loads and runs them. (Parts are skipped where a package is not installed.)
+# beside llama.cpp's own file. llama.cpp itself loads and runs them, by the packages xllamacpp and llama-cpp-python; the logits of the latter
+# are compared with ours. (Parts are skipped where a package is not installed.)
 # SPDX-License-Identifier: Apache-2.0
 import os
 import tempfile
@@ -163,6 +164,31 @@ def test_llama_cpp_runs_them():
         answer = xllamacpp.Server(p).handle_completions({"prompt": [1, 5, 9], "max_tokens": 8, "temperature": 0})
         n = answer["usage"]["completion_tokens"]
         assert 1 <= n <= 8, f"{kind}: {answer}"
+
+
+def test_llama_cpp_python_agrees_on_every_type():
+    """Our greedy tokens are forced, so that one flip does not end the comparison. llama.cpp rounds activations to 8 bits (16 for f16 and bf16),
+    we to 16: bounds are twice what was seen (0.31 of logits that spread over 3.2), and another token is best there only where two are that near."""
+    try:
+        import llama_cpp
+    except (ImportError, OSError, RuntimeError):
+        print("        skipped: llama-cpp-python is not installed")
+        return
+    need(wide("f32"), "the wide model in f32")
+    worst = 0
+    for kind in TYPES + SEARCHED + MIXES:
+        bound = {"f16": 0.03, "bf16": 0.1}.get(kind, 0.6)
+        ids = [1, 5, 9]
+        ours = generate_alone(wide_quantized(kind), ids, 16, "--kv-type", "f32", "--ignore-eos")
+        model = llama_cpp.Llama(wide_quantized(kind), n_ctx=256, logits_all=True, verbose=False, n_threads=2, type_k=0, type_v=0)
+        model.eval(ids + [token for token, _ in ours[:-1]])
+        for i, (token, logit) in enumerate(ours):
+            theirs = model.scores[len(ids) - 1 + i]
+            away = abs(float(theirs[token]) - logit)
+            worst = max(worst, away)
+            assert away <= bound, f"{kind}: token {i}: the logit is {away} away"
+            assert float(theirs.max() - theirs[token]) <= 2 * bound, f"{kind}: token {i} is {token}, llama.cpp's {theirs.argmax()}"
+    print(f"        {len(TYPES + SEARCHED + MIXES)} types within {worst:.3f}")
 
 
 if __name__ == "__main__":
