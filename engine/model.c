@@ -117,18 +117,15 @@ static kvs_status choose_factors(const struct eng_model *m, struct eng_rope_conf
     return check_factors(r->freq_factors, r->dims / 2, name, err);
 }
 
-static kvs_status rope_config(const struct mdl_gguf *g, const struct eng_model *m, struct eng_rope_config *r,
-                              struct kvs_error *err)
+static kvs_status rope_config(const struct eng_model *m, struct eng_rope_config *r, struct kvs_error *err)
 {
     const struct mdl_card *c = &m->card;
-    char key[96];
-    double v;
     *r = (struct eng_rope_config){.dims = c->rope.dims,
                                   .base = c->rope.base,
                                   .factor = c->rope.factor,
                                   .attn_factor = c->rope.attn_factor > 0 ? c->rope.attn_factor : 1.0,
-                                  .beta_fast = 32.0,
-                                  .beta_slow = 1.0,
+                                  .beta_fast = c->rope.beta_fast,
+                                  .beta_slow = c->rope.beta_slow,
                                   .original_context =
                                       c->rope.original_context != 0 ? c->rope.original_context : c->context_length,
                                   .scaling = c->rope.scaling};
@@ -139,10 +136,6 @@ static kvs_status rope_config(const struct mdl_gguf *g, const struct eng_model *
     if ((r->scaling == MDL_ROPE_LINEAR || r->scaling == MDL_ROPE_YARN) && !(r->factor >= 1e-3 && r->factor <= 1e6)) {
         return kvs_fail(err, KVS_SELF_MODEL, "rope scaling factor %g is out of range", r->factor);
     }
-    (void)kvs_format(key, sizeof key, "%s.rope.scaling.yarn_beta_fast", c->arch);
-    r->beta_fast = mdl_gguf_f64(g, key, &v) && v > 0 ? v : r->beta_fast;
-    (void)kvs_format(key, sizeof key, "%s.rope.scaling.yarn_beta_slow", c->arch);
-    r->beta_slow = mdl_gguf_f64(g, key, &v) && v > 0 ? v : r->beta_slow;
     if (c->latent.kv_rank != 0 && r->scaling == MDL_ROPE_YARN) { /* the magnitude is in the scale of the scores there */
         r->attn_factor = 1.0 / (1.0 + 0.1 * eng_log64(r->factor));
     }
@@ -165,10 +158,10 @@ static kvs_status build_table(struct eng_model *m, const struct eng_rope_config 
 }
 
 /* Table 0, and table 1 where windowed layers have their own base. */
-static kvs_status build_rope(const struct mdl_gguf *g, struct eng_model *m, struct kvs_error *err)
+static kvs_status build_rope(struct eng_model *m, struct kvs_error *err)
 {
     struct eng_rope_config r = {.dims = m->card.rope.dims};
-    kvs_status s = m->plan ? KVS_OK : rope_config(g, m, &r, err);
+    kvs_status s = m->plan ? KVS_OK : rope_config(m, &r, err);
     if (s == KVS_OK) {
         s = build_table(m, &r, &m->rotation[0], err);
     }
@@ -435,7 +428,7 @@ static kvs_status load(const struct mdl_gguf *g, const struct eng_load_options *
     if (f != NULL && mdl_fingerprint_end(f, fingerprint_out) != KVS_OK) {
         return kvs_fail(err, KVS_SELF_INTERNAL, "cannot hash the model file");
     }
-    s = build_rope(g, m, err);
+    s = build_rope(m, err);
     if (s != KVS_OK) {
         return s;
     }
@@ -568,7 +561,8 @@ static void layer_caches(const struct mdl_card *c, uint32_t layer, struct kvc_la
                                                             .value_dim = c->value_dim};
     }
     if ((c->layer[layer] & MDL_LAYER_STATE) != 0) {
-        out->cache[out->count++] = (struct kvc_cache){.kind = KVC_STATE, .state_bytes = (uint32_t)mdl_card_state_bytes(c)};
+        out->cache[out->count++] =
+            (struct kvc_cache){.kind = KVC_STATE, .state_bytes = (uint32_t)mdl_card_state_bytes(c)};
     }
 }
 

@@ -29,13 +29,46 @@ static kvs_status check_range(const struct mdl_card_reader *r, const char *key, 
     return KVS_OK;
 }
 
+/* Absent: KVS_OK and *there false. */
+static kvs_status find_f64(const struct mdl_card_reader *r, const char *key, bool *there, double *out)
+{
+    const char *kind = mdl_gguf_kind(r->g, key);
+    *there = kind != NULL;
+    if (kind == NULL || mdl_gguf_number(r->g, key, out))
+        return KVS_OK;
+    return kvs_fail(r->err, KVS_SELF_MODEL, "%s: its value of kind %s is no number that can be used here", key, kind);
+}
+
+static kvs_status find_u64(const struct mdl_card_reader *r, const char *key, bool *there, uint64_t *out)
+{
+    double v = 0;
+    *there = true;
+    if (mdl_gguf_u64(r->g, key, out))
+        return KVS_OK;
+    kvs_status s = find_f64(r, key, there, &v);
+    if (s != KVS_OK || !*there)
+        return s;
+    if (!(v >= 0 && v <= 9007199254740992.0) || v != (double)(uint64_t)v)
+        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: its value of kind %s, %g, is not an unsigned integer", key,
+                        mdl_gguf_kind(r->g, key), v);
+    *out = (uint64_t)v;
+    return KVS_OK;
+}
+
+static kvs_status absent(const struct mdl_card_reader *r, const char *key)
+{
+    return kvs_fail(r->err, KVS_SELF_MODEL, "%s: absent", key);
+}
+
 kvs_status mdl_card_need_u32(const struct mdl_card_reader *r, const char *name, uint32_t max, uint32_t *out)
 {
     char key[MDL_KEY_CAP];
-    uint64_t v;
-    if (!mdl_gguf_u64(r->g, mdl_card_key(r, name, key), &v))
-        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: absent, or not an unsigned integer", key);
-    return check_range(r, key, v, 1, max, out);
+    uint64_t v = 0;
+    bool there;
+    kvs_status s = find_u64(r, mdl_card_key(r, name, key), &there, &v);
+    if (s != KVS_OK)
+        return s;
+    return there ? check_range(r, key, v, 1, max, out) : absent(r, key);
 }
 
 /* A number, or an array with one number a layer that are all the same. */
@@ -43,12 +76,9 @@ kvs_status mdl_card_layered_u32(const struct mdl_card_reader *r, const char *nam
                                 uint32_t layers, uint32_t *out)
 {
     char key[MDL_KEY_CAP];
-    uint64_t count, v;
-    if (!mdl_gguf_array(r->g, mdl_card_key(r, name, key), &count)) {
-        if (mdl_gguf_u64(r->g, key, &v))
-            return check_range(r, key, v, 1, max, out);
-        return needed ? kvs_fail(r->err, KVS_SELF_MODEL, "%s: absent, or not an unsigned integer", key) : KVS_OK;
-    }
+    uint64_t count;
+    if (!mdl_gguf_array(r->g, mdl_card_key(r, name, key), &count))
+        return needed ? mdl_card_need_u32(r, name, max, out) : mdl_card_optional_u32(r, name, max, out);
     int64_t first = 0, other;
     if (count < layers || !mdl_gguf_array_i64(r->g, key, 0, &first) || first < 0)
         return kvs_fail(r->err, KVS_SELF_MODEL, "%s: not one unsigned integer a layer", key);
@@ -59,31 +89,65 @@ kvs_status mdl_card_layered_u32(const struct mdl_card_reader *r, const char *nam
     return check_range(r, key, (uint64_t)first, 1, max, out);
 }
 
-kvs_status mdl_card_optional_u32(const struct mdl_card_reader *r, const char *name, uint32_t max, uint32_t *inout)
+static kvs_status optional_from(const struct mdl_card_reader *r, const char *name, uint32_t min, uint32_t max,
+                                uint32_t *inout)
 {
     char key[MDL_KEY_CAP];
-    uint64_t v;
-    return mdl_gguf_u64(r->g, mdl_card_key(r, name, key), &v) ? check_range(r, key, v, 1, max, inout) : KVS_OK;
+    uint64_t v = 0;
+    bool there;
+    kvs_status s = find_u64(r, mdl_card_key(r, name, key), &there, &v);
+    return s == KVS_OK && there ? check_range(r, key, v, min, max, inout) : s;
+}
+
+kvs_status mdl_card_optional_u32(const struct mdl_card_reader *r, const char *name, uint32_t max, uint32_t *inout)
+{
+    return optional_from(r, name, 1, max, inout);
 }
 
 kvs_status mdl_card_optional_count(const struct mdl_card_reader *r, const char *name, uint32_t max, uint32_t *inout)
 {
-    char key[MDL_KEY_CAP];
-    uint64_t v;
-    return mdl_gguf_u64(r->g, mdl_card_key(r, name, key), &v) ? check_range(r, key, v, 0, max, inout) : KVS_OK;
+    return optional_from(r, name, 0, max, inout);
 }
 
 kvs_status mdl_card_optional_f64(const struct mdl_card_reader *r, const char *name, double min, double max,
                                  double *inout)
 {
     char key[MDL_KEY_CAP];
-    double v;
-    if (!mdl_gguf_f64(r->g, mdl_card_key(r, name, key), &v))
-        return KVS_OK;
+    double v = 0;
+    bool there;
+    kvs_status s = find_f64(r, mdl_card_key(r, name, key), &there, &v);
+    if (s != KVS_OK || !there)
+        return s;
     if (!(v >= min && v <= max))
         return kvs_fail(r->err, KVS_SELF_MODEL, "%s: %g is not between %g and %g", key, v, min, max);
     *inout = v;
     return KVS_OK;
+}
+
+/* A truth value, or 0 or 1 as a number. */
+kvs_status mdl_card_optional_bool(const struct mdl_card_reader *r, const char *name, bool *inout)
+{
+    char key[MDL_KEY_CAP];
+    double v = 0;
+    bool there;
+    if (mdl_gguf_bool(r->g, mdl_card_key(r, name, key), inout))
+        return KVS_OK;
+    kvs_status s = find_f64(r, key, &there, &v);
+    if (s != KVS_OK || !there)
+        return s;
+    if (v != 0 && v != 1)
+        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: %g is neither true nor false", key, v);
+    *inout = v == 1;
+    return KVS_OK;
+}
+
+kvs_status mdl_card_optional_str(const struct mdl_card_reader *r, const char *key, struct mdl_str *out)
+{
+    const char *kind = mdl_gguf_kind(r->g, key);
+    *out = (struct mdl_str){NULL, 0};
+    if (kind == NULL || mdl_gguf_str(r->g, key, out))
+        return KVS_OK;
+    return kvs_fail(r->err, KVS_SELF_MODEL, "%s: its value of kind %s is not a string", key, kind);
 }
 
 bool mdl_str_is(struct mdl_str s, const char *text)
@@ -215,15 +279,14 @@ static kvs_status read_latent(struct mdl_card *c, const struct mdl_card_reader *
 static kvs_status read_shape(struct mdl_card *c, const struct mdl_card_reader *r)
 {
     double eps = 1e-5;
-    uint64_t none = 1;
-    char key[MDL_KEY_CAP];
     kvs_status s = mdl_card_need_u32(r, "block_count", MDL_LAYERS_MAX, &c->layers);
     if (s == KVS_OK)
         s = mdl_card_need_u32(r, "embedding_length", WIDTH_MAX, &c->width);
     if (s == KVS_OK)
         s = read_layers(c, r);
-    if (s == KVS_OK && !(r->arch->memory == MDL_MEMORY_STATE_ONLY &&
-                         (!mdl_gguf_u64(r->g, mdl_card_key(r, "feed_forward_length", key), &none) || none == 0)))
+    if (s == KVS_OK && r->arch->memory == MDL_MEMORY_STATE_ONLY)
+        s = mdl_card_optional_count(r, "feed_forward_length", MDL_FF_MAX, &c->ff);
+    else if (s == KVS_OK)
         s = mdl_card_layered_u32(r, "feed_forward_length", MDL_FF_MAX, true, c->layers, &c->ff);
     if (s == KVS_OK)
         s = mdl_card_need_u32(r, "context_length", MDL_CONTEXT_MAX, &c->context_length);
@@ -246,10 +309,49 @@ static kvs_status read_shape(struct mdl_card *c, const struct mdl_card_reader *r
     return s;
 }
 
+/* What the keys say, and what tensors of divisors say besides: rope_freqs divides every frequency before a linear factor or
+ * YaRN is applied; one of the two of longrope is enough to mean it, the other one's absence is found when it is needed. */
+static kvs_status read_rope_type(struct mdl_card *c, const struct mdl_card_reader *r)
+{
+    char key[MDL_KEY_CAP], text[40];
+    struct mdl_str type;
+    bool tables = mdl_gguf_tensor(r->g, "rope_factors_long.weight") != NULL ||
+                  mdl_gguf_tensor(r->g, "rope_factors_short.weight") != NULL;
+    c->rope.divided = mdl_gguf_tensor(r->g, "rope_freqs.weight") != NULL;
+    kvs_status s = mdl_card_optional_str(r, mdl_card_key(r, "rope.scaling.type", key), &type);
+    if (s != KVS_OK)
+        return s;
+    if (type.data == NULL) { /* a factor alone is a linear one, as elsewhere */
+        c->rope.scaling = tables ? MDL_ROPE_LONGROPE : MDL_ROPE_LINEAR;
+    } else if (mdl_str_is(type, "none")) {
+        c->rope.scaling = tables ? MDL_ROPE_LONGROPE : MDL_ROPE_NONE;
+    } else if (mdl_str_is(type, "linear")) {
+        c->rope.scaling = MDL_ROPE_LINEAR;
+    } else if (mdl_str_is(type, "yarn")) {
+        c->rope.scaling = MDL_ROPE_YARN;
+    } else if (mdl_str_is(type, "longrope")) {
+        c->rope.scaling = MDL_ROPE_LONGROPE;
+    } else {
+        copy_text(text, sizeof text, type);
+        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: '%s' is not known (none, linear, yarn, longrope are)", key, text);
+    }
+    if (c->rope.scaling == MDL_ROPE_LINEAR && c->rope.factor == 1)
+        c->rope.scaling = MDL_ROPE_NONE;
+    if (c->rope.scaling == MDL_ROPE_NONE)
+        c->rope.factor = 1;
+    if (c->rope.divided && (tables || c->rope.scaling == MDL_ROPE_LONGROPE))
+        return kvs_fail(r->err, KVS_SELF_MODEL, "rope_freqs.weight: beside longrope it is not supported");
+    if (tables && c->rope.scaling != MDL_ROPE_LONGROPE) {
+        copy_text(text, sizeof text, type);
+        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: '%s' beside rope_factors_*.weight is not supported", key, text);
+    }
+    if (c->rope.divided && c->rope.scaling == MDL_ROPE_NONE)
+        c->rope.scaling = MDL_ROPE_FACTORS;
+    return KVS_OK;
+}
+
 static kvs_status read_rope_scaling(struct mdl_card *c, const struct mdl_card_reader *r)
 {
-    char key[MDL_KEY_CAP];
-    struct mdl_str type;
     double factor = 0;
     c->rope.original_context = c->context_length;
     kvs_status s =
@@ -257,35 +359,18 @@ static kvs_status read_rope_scaling(struct mdl_card *c, const struct mdl_card_re
     if (s == KVS_OK)
         s = mdl_card_optional_f64(r, "rope.scale_linear", 1e-6, 1e6,
                                   &factor); /* how files before 2024 write a linear factor */
-    bool old_linear = factor != 0;
     if (s == KVS_OK)
         s = mdl_card_optional_f64(r, "rope.scaling.factor", 0, 1e6, &factor);
     if (s == KVS_OK)
         s = mdl_card_optional_f64(r, "rope.scaling.attn_factor", 1e-6, 1e6, &c->rope.attn_factor);
-    if (s != KVS_OK)
-        return s;
+    if (s == KVS_OK)
+        s = mdl_card_optional_f64(r, "rope.scaling.yarn_beta_fast", 0, 1e6, &c->rope.beta_fast);
+    if (s == KVS_OK)
+        s = mdl_card_optional_f64(r, "rope.scaling.yarn_beta_slow", 0, 1e6, &c->rope.beta_slow);
     c->rope.factor = factor != 0 ? factor : 1;
-    if (mdl_gguf_tensor(r->g, "rope_freqs.weight") != NULL) {
-        c->rope.scaling = MDL_ROPE_FACTORS;
-    } else if (mdl_gguf_tensor(r->g, "rope_factors_long.weight") != NULL) {
-        c->rope.scaling = MDL_ROPE_LONGROPE;
-    } else if (!mdl_gguf_str(r->g, mdl_card_key(r, "rope.scaling.type", key), &type)) {
-        c->rope.scaling = old_linear && c->rope.factor != 1 ? MDL_ROPE_LINEAR : MDL_ROPE_NONE;
-    } else if (mdl_str_is(type, "none")) {
-        c->rope.scaling = MDL_ROPE_NONE;
-        c->rope.factor = 1;
-    } else if (mdl_str_is(type, "linear")) {
-        c->rope.scaling = c->rope.factor != 1 ? MDL_ROPE_LINEAR : MDL_ROPE_NONE;
-    } else if (mdl_str_is(type, "yarn")) {
-        c->rope.scaling = MDL_ROPE_YARN;
-    } else if (mdl_str_is(type, "longrope")) {
-        c->rope.scaling = MDL_ROPE_LONGROPE;
-    } else {
-        char text[40];
-        copy_text(text, sizeof text, type);
-        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: '%s' is not known (none, linear, yarn, longrope are)", key, text);
-    }
-    return KVS_OK;
+    c->rope.beta_fast = c->rope.beta_fast > 0 ? c->rope.beta_fast : 32;
+    c->rope.beta_slow = c->rope.beta_slow > 0 ? c->rope.beta_slow : 1;
+    return s == KVS_OK ? read_rope_type(c, r) : s;
 }
 
 static kvs_status read_rope(struct mdl_card *c, const struct mdl_card_reader *r)
@@ -306,11 +391,11 @@ static kvs_status read_rope(struct mdl_card *c, const struct mdl_card_reader *r)
                         "%s.rope.dimension_count: %" PRIu32 " is odd or more than the head's %" PRIu32, c->arch,
                         c->rope.dims, c->key_dim);
     bool rotates = true; /* hybrids of both kinds of layers say here that positions come from the states alone */
-    char key[MDL_KEY_CAP];
-    if (r->arch->memory == MDL_MEMORY_STATE_OR_ATTENTION &&
-        mdl_gguf_bool(r->g, mdl_card_key(r, "rope.scaling.finetuned", key), &rotates) && !rotates)
+    if (r->arch->memory == MDL_MEMORY_STATE_OR_ATTENTION)
+        s = mdl_card_optional_bool(r, "rope.scaling.finetuned", &rotates);
+    if (!rotates)
         c->rope.dims = 0;
-    return read_rope_scaling(c, r);
+    return s == KVS_OK ? read_rope_scaling(c, r) : s;
 }
 
 static kvs_status read_vocab(struct mdl_card *c, const struct mdl_card_reader *r)
@@ -332,13 +417,20 @@ static kvs_status read_vocab(struct mdl_card *c, const struct mdl_card_reader *r
     return KVS_OK;
 }
 
-static kvs_status read_id(const struct mdl_card *c, const struct mdl_card_reader *r, const char *key, int32_t absent,
+static kvs_status read_id(const struct mdl_card *c, const struct mdl_card_reader *r, const char *key, int32_t fallback,
                           int32_t *out)
 {
-    uint64_t v;
-    *out = absent >= 0 && (uint32_t)absent < c->vocab ? absent : -1;
-    if (!mdl_gguf_u64(r->g, key, &v))
+    uint64_t v = 0;
+    double below = 0;
+    bool there;
+    *out = fallback >= 0 && (uint32_t)fallback < c->vocab ? fallback : -1;
+    if (mdl_gguf_number(r->g, key, &below) && below == -1) {
+        *out = -1;
         return KVS_OK;
+    }
+    kvs_status s = find_u64(r, key, &there, &v);
+    if (s != KVS_OK || !there)
+        return s;
     *out = -1;
     if (v == UINT32_MAX)
         return KVS_OK;
@@ -433,6 +525,8 @@ size_t mdl_card_rope_text(const struct mdl_card *c, uint32_t context, char *out,
     if (c->rope.scaling == MDL_ROPE_LINEAR || c->rope.scaling == MDL_ROPE_YARN || c->rope.scaling == MDL_ROPE_LONGROPE)
         n += kvs_format(out + n, cap - n, ",factor=%.17g,attn=%.17g,original=%" PRIu32, c->rope.factor,
                         c->rope.attn_factor, c->rope.original_context);
+    if (c->rope.divided && c->rope.scaling != MDL_ROPE_FACTORS)
+        n += kvs_format(out + n, cap - n, ",divided");
     if (c->window.tokens != 0 && c->rope.window_base != 0)
         n += kvs_format(out + n, cap - n, ",window_base=%.17g", c->rope.window_base);
     n += kvs_format(out + n, cap - n, ",context=%" PRIu32, context);

@@ -13,6 +13,7 @@ typedef enum mdl_rope_scaling { MDL_ROPE_NONE, MDL_ROPE_LINEAR, MDL_ROPE_YARN, M
 /* What a layer remembers of earlier tokens. */
 #define MDL_LAYER_ATTENTION 1u
 #define MDL_LAYER_STATE 2u
+#define MDL_LAYER_WINDOW 4u /* with ATTENTION: of the last window.tokens only */
 
 /* How the logits of the router of a mixture become weights; the numbers are the file format's. */
 typedef enum mdl_gating { MDL_GATE_SOFTMAX = 1, MDL_GATE_SIGMOID = 2, MDL_GATE_SOFTMAX_CHOSEN = 3 } mdl_gating;
@@ -44,7 +45,9 @@ struct mdl_card {
     struct {
         uint32_t dims;       /* rotated dims per head */
         double base;
-        mdl_rope_scaling scaling; /* MDL_ROPE_FACTORS: tensor rope_freqs.weight */
+        mdl_rope_scaling scaling; /* MDL_ROPE_FACTORS: tensor rope_freqs.weight, and nothing else */
+        bool divided;             /* by rope_freqs.weight, before any other scaling */
+        double beta_fast, beta_slow; /* of YaRN */
         double factor, attn_factor;
         uint32_t original_context;
         bool neox;           /* rotated pairs are (i, i + dims / 2), else (2i, 2i + 1) */
@@ -59,7 +62,7 @@ struct mdl_card {
         float scale;
     } experts;
     struct {
-        uint32_t tokens, period; /* layer l sees `tokens` keys, itself included, unless (l + 1) % period == 0; 0: all see all */
+        uint32_t tokens; /* keys that a layer with MDL_LAYER_WINDOW sees, itself included; 0: none has it */
     } window;
     struct {
         float embedding, residual; /* factors: 1 = none */
@@ -74,7 +77,7 @@ struct mdl_card {
 /* Keys that layer `layer` sees, itself included; 0: all. */
 static inline uint32_t mdl_card_window(const struct mdl_card *c, uint32_t layer)
 {
-    return c->window.tokens != 0 && (layer + 1) % c->window.period != 0 ? c->window.tokens : 0;
+    return (c->layer[layer] & MDL_LAYER_WINDOW) != 0 ? c->window.tokens : 0;
 }
 
 /* Channels of a recurrent layer's convolution: x, and with mamba2 B and C. */

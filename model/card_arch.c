@@ -17,6 +17,7 @@ static const struct mdl_arch archs[] = {
     {.name = "llama", .keys = MDL_KEYS_EXPERTS, .gating = MDL_GATE_SOFTMAX, .expert_norm = true, .ff_is_expert = true},
     {.name = "qwen2", .neox = true},
     {.name = "qwen3", .neox = true},
+    {.name = "smollm3"},
     {.name = "granite", .keys = MDL_KEYS_SCALES},
     {.name = "phi3", .neox = true},
     {.name = "qwen2moe", .keys = MDL_KEYS_EXPERTS, .neox = true, .needs_experts = true, .gating = MDL_GATE_SOFTMAX},
@@ -157,14 +158,9 @@ static const struct known_key *known(const struct mdl_card_reader *r, struct mdl
 /* As a number: false for what is none. */
 static bool number(const struct mdl_gguf *g, const char *key, double *out)
 {
-    uint64_t u;
     bool b;
-    if (mdl_gguf_f64(g, key, out))
+    if (mdl_gguf_number(g, key, out))
         return true;
-    if (mdl_gguf_u64(g, key, &u)) {
-        *out = (double)u;
-        return true;
-    }
     if (mdl_gguf_bool(g, key, &b)) {
         *out = b ? 1 : 0;
         return true;
@@ -198,7 +194,6 @@ kvs_status mdl_card_check_keys(const struct mdl_card_reader *r)
 
 static kvs_status read_gating(struct mdl_card *c, const struct mdl_card_reader *r)
 {
-    char key[MDL_KEY_CAP];
     uint32_t gating = (uint32_t)r->arch->gating;
     double scale = 1;
     kvs_status s = mdl_card_optional_u32(r, "expert_gating_func", MDL_GATE_SOFTMAX_CHOSEN, &gating);
@@ -209,8 +204,7 @@ static kvs_status read_gating(struct mdl_card *c, const struct mdl_card_reader *
     c->experts.gating = (mdl_gating)gating;
     c->experts.scale = scale != 0 ? (float)scale : 1.0f;
     c->experts.normalise = r->arch->expert_norm;
-    (void)mdl_gguf_bool(r->g, mdl_card_key(r, "expert_weights_norm", key), &c->experts.normalise);
-    return KVS_OK;
+    return mdl_card_optional_bool(r, "expert_weights_norm", &c->experts.normalise);
 }
 
 static kvs_status read_expert_groups(struct mdl_card *c, const struct mdl_card_reader *r)
@@ -262,18 +256,41 @@ kvs_status mdl_card_read_experts(struct mdl_card *c, const struct mdl_card_reade
     return s == KVS_OK ? read_expert_groups(c, r) : s;
 }
 
+/* Which layers have the window: all but every so-manieth, or those that an array says. */
+static kvs_status read_pattern(struct mdl_card *c, const struct mdl_card_reader *r)
+{
+    static const char name[] = "attention.sliding_window_pattern";
+    char key[MDL_KEY_CAP];
+    uint32_t period = r->arch->window_period;
+    uint64_t count;
+    bool listed = mdl_gguf_array(r->g, mdl_card_key(r, name, key), &count);
+    kvs_status s = listed ? KVS_OK : mdl_card_optional_u32(r, name, MDL_LAYERS_MAX, &period);
+    if (listed && count != c->layers)
+        s = kvs_fail(r->err, KVS_SELF_MODEL, "%s: %" PRIu64 " values for %" PRIu32 " layers", key, count, c->layers);
+    for (uint32_t l = 0; s == KVS_OK && l < c->layers; l++) {
+        int64_t v = (l + 1) % period != 0;
+        if (listed && (!mdl_gguf_array_i64(r->g, key, l, &v) || (v != 0 && v != 1)))
+            s = kvs_fail(r->err, KVS_SELF_MODEL, "%s: not one truth value a layer", key);
+        c->layer[l] |= v == 1 ? MDL_LAYER_WINDOW : 0;
+    }
+    return s;
+}
+
 kvs_status mdl_card_read_window(struct mdl_card *c, const struct mdl_card_reader *r)
 {
+    double base = r->arch->window_base != 0 ? r->arch->window_base : c->rope.base;
     if (r->arch->window_period == 0)
         return KVS_OK;
-    c->window.period = r->arch->window_period;
-    c->rope.window_base = r->arch->window_base;
     kvs_status s = mdl_card_need_u32(r, "attention.sliding_window", MDL_CONTEXT_MAX, &c->window.tokens);
     if (s == KVS_OK)
-        s = mdl_card_optional_u32(r, "attention.sliding_window_pattern", c->layers, &c->window.period);
-    return s == KVS_OK && c->rope.window_base != 0
-               ? mdl_card_optional_f64(r, "rope.freq_base_swa", 1, 1e12, &c->rope.window_base)
-               : s;
+        s = read_pattern(c, r);
+    if (s == KVS_OK)
+        s = mdl_card_optional_f64(r, "rope.freq_base_swa", 1, 1e12, &base);
+    if (s == KVS_OK && r->arch->window_base == 0 && base != c->rope.base)
+        return kvs_fail(r->err, KVS_SELF_MODEL,
+                        "%s.rope.freq_base_swa: another base for the windowed layers is not supported", c->arch);
+    c->rope.window_base = r->arch->window_base != 0 ? base : 0;
+    return s;
 }
 
 kvs_status mdl_card_read_scales(struct mdl_card *c, const struct mdl_card_reader *r)

@@ -34,7 +34,7 @@ struct mdl_arch {
     mdl_memory memory;
     uint32_t keys;
     bool neox;              /* rotated pairs are (i, i + dims / 2), else (2i, 2i + 1) */
-    uint32_t window_period; /* every so many layers one sees all keys, the others attention.sliding_window */
+    uint32_t window_period; /* every so many layers one sees all keys, the others attention.sliding_window; 0: no windows */
     double window_base;     /* rope base of the windowed layers; 0: as the others */
     mdl_gating gating;      /* of experts, where the file does not say */
     bool expert_norm;       /* likewise: weights of the chosen are divided by their sum */
@@ -54,7 +54,9 @@ struct mdl_card_reader {
 
 const char *mdl_card_key(const struct mdl_card_reader *r, const char *name, char out[MDL_KEY_CAP]);
 bool mdl_str_is(struct mdl_str s, const char *text);
-/* need: an error when absent. layered: also an array of equal numbers, one a layer. optional: *inout stays when absent. */
+/* What is not there stays as it was; what is there and cannot be read is an error that names the key and the kind of its
+ * value, so that no setting is passed over in silence. Numbers may be of any kind that holds them exactly.
+ * need: an error when absent. layered: also an array of equal numbers, one a layer. optional: *inout stays when absent. */
 KVS_MUST_CHECK kvs_status mdl_card_need_u32(const struct mdl_card_reader *r, const char *name, uint32_t max,
                                             uint32_t *out);
 KVS_MUST_CHECK kvs_status mdl_card_layered_u32(const struct mdl_card_reader *r, const char *name, uint32_t max,
@@ -63,6 +65,10 @@ KVS_MUST_CHECK kvs_status mdl_card_optional_u32(const struct mdl_card_reader *r,
                                                 uint32_t *inout);
 KVS_MUST_CHECK kvs_status mdl_card_optional_f64(const struct mdl_card_reader *r, const char *name, double min,
                                                 double max, double *inout);
+
+KVS_MUST_CHECK kvs_status mdl_card_optional_bool(const struct mdl_card_reader *r, const char *name, bool *inout);
+/* key: whole, with its prefix. *out has no data when it is absent. */
+KVS_MUST_CHECK kvs_status mdl_card_optional_str(const struct mdl_card_reader *r, const char *key, struct mdl_str *out);
 
 /* As optional_u32, but 0 is a value. */
 KVS_MUST_CHECK kvs_status mdl_card_optional_count(const struct mdl_card_reader *r, const char *name, uint32_t max,

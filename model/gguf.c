@@ -650,6 +650,30 @@ bool mdl_gguf_bool(const struct mdl_gguf *g, const char *key, bool *out)
     return true;
 }
 
+bool mdl_gguf_number(const struct mdl_gguf *g, const char *key, double *out)
+{
+    const uint64_t exact = 1ull << 53; /* above it a double skips integers */
+    const struct gguf_key *k = find_key(g, key);
+    int64_t v;
+    if (k == NULL || k->kind == KIND_BOOL)
+        return false;
+    if (load_f64(k->kind, k->value, out))
+        return true;
+    if (!load_i64(k->kind, k->value, &v) || v > (int64_t)exact || v < -(int64_t)exact)
+        return false;
+    *out = (double)v;
+    return true;
+}
+
+static const char *const kind_names[KIND_COUNT] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+                                                   "bool", "string", "array", "u64", "i64", "f64"};
+
+const char *mdl_gguf_kind(const struct mdl_gguf *g, const char *key)
+{
+    const struct gguf_key *k = find_key(g, key);
+    return k != NULL ? kind_names[k->kind] : NULL;
+}
+
 static struct mdl_str str_at(const uint8_t *p)
 {
     return (struct mdl_str){(const char *)p + 8, (size_t)kvs_load_u64(p)};
@@ -703,8 +727,6 @@ bool mdl_gguf_array_i64(const struct mdl_gguf *g, const char *key, uint64_t inde
 
 bool mdl_gguf_key_at(const struct mdl_gguf *g, uint64_t index, struct mdl_str *key_out, char *text_out, size_t text_cap)
 {
-    static const char *const kinds[KIND_COUNT] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
-                                                  "bool", "string", "array", "u64", "i64", "f64"};
     if (index >= g->key_count)
         return false;
     const struct gguf_key *k = &g->keys[index];
@@ -712,7 +734,7 @@ bool mdl_gguf_key_at(const struct mdl_gguf *g, uint64_t index, struct mdl_str *k
     double f;
     *key_out = k->name;
     if (k->kind == KIND_ARRAY) {
-        kvs_format(text_out, text_cap, "array of %" PRIu64 " %s", k->count, kinds[k->element]);
+        kvs_format(text_out, text_cap, "array of %" PRIu64 " %s", k->count, kind_names[k->element]);
     } else if (k->kind == KIND_STRING) {
         char text[QUOTE_CAP];
         kvs_format(text_out, text_cap, "%s", quote(str_at(k->value), text));

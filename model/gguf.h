@@ -46,6 +46,10 @@ uint32_t mdl_gguf_version(const struct mdl_gguf *g);
 bool mdl_gguf_u64(const struct mdl_gguf *g, const char *key, uint64_t *out);
 bool mdl_gguf_f64(const struct mdl_gguf *g, const char *key, double *out); /* f32, f64 */
 bool mdl_gguf_bool(const struct mdl_gguf *g, const char *key, bool *out);
+/* A number of any integer or float kind, where a double holds it exactly. */
+bool mdl_gguf_number(const struct mdl_gguf *g, const char *key, double *out);
+/* The name of the value's kind ("u32", "string", "array"); NULL when the key is absent. */
+const char *mdl_gguf_kind(const struct mdl_gguf *g, const char *key);
 bool mdl_gguf_str(const struct mdl_gguf *g, const char *key, struct mdl_str *out);
 /* Arrays: the count, then elements one by one (index < count); strings are found by a table built at parse. */
 bool mdl_gguf_array(const struct mdl_gguf *g, const char *key, uint64_t *count_out);

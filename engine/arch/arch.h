@@ -31,6 +31,7 @@ extern const struct eng_arch eng_arch_qwen2;
 extern const struct eng_arch eng_arch_qwen2moe;
 extern const struct eng_arch eng_arch_qwen3;
 extern const struct eng_arch eng_arch_qwen3moe;
+extern const struct eng_arch eng_arch_smollm3;
 
 /* The table of all of them; NULL: not there. names: their list for error messages. */
 const struct eng_arch *eng_arch_find(const char *name);

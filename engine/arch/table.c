@@ -6,7 +6,7 @@
 static const struct eng_arch *const archs[] = {
     &eng_arch_deepseek2, &eng_arch_falcon_h1, &eng_arch_granitehybrid, &eng_arch_gemma3,   &eng_arch_gpt_oss,
     &eng_arch_granite,   &eng_arch_llama,     &eng_arch_mamba,         &eng_arch_mamba2,   &eng_arch_phi3,
-    &eng_arch_qwen2,     &eng_arch_qwen2moe,  &eng_arch_qwen3,         &eng_arch_qwen3moe,
+    &eng_arch_qwen2,     &eng_arch_qwen2moe,  &eng_arch_qwen3,         &eng_arch_qwen3moe, &eng_arch_smollm3,
 };
 
 const struct eng_arch *eng_arch_find(const char *name)

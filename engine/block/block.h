@@ -99,6 +99,8 @@ void eng_attend_merge(struct eng_run *r, uint32_t layer, uint32_t row);
 void eng_layer_feed_forward(struct eng_run *r, uint32_t layer);
 /* The layer most architectures have: norm, attention, norm, feed-forward (a mixture where there is a router). */
 void eng_layer_transformer(struct eng_run *r, uint32_t layer);
+/* A layer with nothing but a state: norm, recurrent block. */
+void eng_layer_state(struct eng_run *r, uint32_t layer);
 /* A step: embedding, m->arch->layer for each layer with the caller's callback after it, output. */
 void eng_forward_member(struct eng_ctx *c, struct eng_member *self);
 

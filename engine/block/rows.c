@@ -131,6 +131,13 @@ void eng_layer_transformer(struct eng_run *r, uint32_t layer)
     eng_layer_feed_forward(r, layer);
 }
 
+void eng_layer_state(struct eng_run *r, uint32_t layer)
+{
+    const struct eng_layer *l = &r->m->layer[layer];
+    eng_block_norm(r, l->attn_norm, eng_state_quantized(l));
+    eng_block_state(r, layer);
+}
+
 /* --- output --- */
 
 /* Strip s of the logits; the last one may have no room in the caller's rows and goes through a side buffer. */

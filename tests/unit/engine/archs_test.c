@@ -55,6 +55,24 @@ static void follow_model(const struct model *m, const char *isa)
                 (struct bounds){.logit = most, .margin = 2 * most});
 }
 
+/* An architecture without a file of another engine's: a float64 computation by NumPy (tests/vectors/engine/make_smollm3.py). */
+static void test_smollm3(void **state)
+{
+    (void)state;
+    static const char file[] = KVS_SOURCE_DIR "/tests/vectors/engine/tiny-smollm3.gguf",
+                      golden[] = KVS_SOURCE_DIR "/tests/vectors/engine/tiny-smollm3.golden.jsonl";
+    const char *const isas[] = {"ref", NULL};
+    for (int i = 0; i < 2; i++) {
+        struct bounds near = {.logit = 0.0005, .margin = 0};
+        struct rig_options whole = {.isa = isas[i], .kv = KVC_F32},
+                           pieces = {.isa = isas[i], .kv = KVC_F32, .block = 16, .threads = 2},
+                           half = {.isa = isas[i], .kv = KVC_F16};
+        assert_int_equal(follow_file(file, golden, false, &whole, 0, near), 4 * 64);
+        assert_int_equal(follow_file(file, golden, false, &pieces, 9, near), 4 * 64);
+        follow_file(file, golden, false, &half, 0, (struct bounds){.logit = 0.05, .margin = 0.1});
+    }
+}
+
 static void test_architectures(void **state)
 {
     (void)state;
@@ -142,6 +160,7 @@ int main(int argc, char **argv)
         return 0;
     }
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_smollm3),
         cmocka_unit_test(test_architectures),
         cmocka_unit_test(test_architectures_by_the_reference),
         cmocka_unit_test(test_digests),

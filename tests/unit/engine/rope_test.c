@@ -50,8 +50,45 @@ static void test_plain_tables(void **state)
     }
 }
 
+/* Divisors of the frequencies together with a linear factor, and with YaRN's ramp: the divided frequency is what is scaled. */
+static void test_divisors_before_scaling(void **state)
+{
+    (void)state;
+    enum { DIMS = 32, HALF = DIMS / 2, CONTEXT = 600 };
+    static float divisors[HALF], co[CONTEXT * HALF], si[CONTEXT * HALF];
+    const double pi = 3.14159265358979323846, base = 10000, factor = 4, original = 128;
+    for (int i = 0; i < HALF; i++) {
+        divisors[i] = 1.0f + 0.5f * (float)i;
+    }
+    double low = floor(DIMS * log(original / (2 * pi * 32)) / (2 * log(base))),
+           high = ceil(DIMS * log(original / (2 * pi)) / (2 * log(base)));
+    low = low < 0 ? 0 : low;
+    for (int yarn = 0; yarn < 2; yarn++) {
+        struct eng_rope_config c = {.dims = DIMS,
+                                    .base = base,
+                                    .factor = factor,
+                                    .beta_fast = 32,
+                                    .beta_slow = 1,
+                                    .original_context = (uint32_t)original,
+                                    .scaling = yarn ? MDL_ROPE_YARN : MDL_ROPE_LINEAR,
+                                    .freq_factors = divisors};
+        eng_rope_tables(&c, CONTEXT, co, si);
+        for (uint32_t p = 0; p < CONTEXT; p += 7) {
+            for (int i = 0; i < HALF; i++) {
+                double t = (i - low) / (high - low), ramp = yarn ? 1 - (t < 0 ? 0 : t > 1 ? 1 : t) : 0;
+                double angle = p * pow(base, -2.0 * i / DIMS) / (double)divisors[i];
+                angle = ramp * angle + (1 - ramp) * angle / factor;
+                double m = yarn ? 1 + 0.1 * log(factor) : 1;
+                assert_true(fabs((double)co[p * HALF + (uint32_t)i] - m * cos(angle)) <= 1e-7);
+                assert_true(fabs((double)si[p * HALF + (uint32_t)i] - m * sin(angle)) <= 1e-7);
+            }
+        }
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_functions), cmocka_unit_test(test_plain_tables)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_functions), cmocka_unit_test(test_plain_tables),
+                                       cmocka_unit_test(test_divisors_before_scaling)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,6 +10,7 @@
 #include "model/tokenizer.h"
 #include "tests/support/gguf_writer.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,13 +31,15 @@ static struct tst_gguf *begin(const struct head *h)
         const char *key;
         uint32_t v;
     } keys[] = {
-        {"llama.block_count", h->layers},         {"llama.embedding_length", h->width},
-        {"llama.attention.head_count", h->heads}, {"llama.attention.head_count_kv", h->kv_heads},
-        {"llama.feed_forward_length", h->ff},     {"llama.context_length", h->context},
+        {"block_count", h->layers},         {"embedding_length", h->width},
+        {"attention.head_count", h->heads}, {"attention.head_count_kv", h->kv_heads},
+        {"feed_forward_length", h->ff},     {"context_length", h->context},
     };
     for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++) {
+        char key[96];
+        (void)snprintf(key, sizeof key, "%s.%s", h->arch != NULL ? h->arch : "llama", keys[i].key);
         if (keys[i].v != 0)
-            tst_gguf_u32(w, keys[i].key, keys[i].v);
+            tst_gguf_u32(w, key, keys[i].v);
     }
     if (h->row != 0) {
         const uint64_t shape[2] = {h->row, h->rows};
@@ -187,6 +190,231 @@ static void test_keys_that_change_the_result(void **state)
     }
 }
 
+/* Kinds of values, as the format numbers them. */
+enum { U8 = 0, I16 = 3, U32 = 4, I32 = 5, F32 = 6, BOOL = 7, STRING = 8, ARRAY = 9, U64 = 10, F64 = 12 };
+
+/* A head of architecture `arch` with one more key, whose value is v as the kind has it. */
+static struct tst_gguf *with(const char *arch, const char *key, uint32_t kind, double v)
+{
+    struct head h = plain;
+    char whole[96];
+    h.arch = arch;
+    struct tst_gguf *w = begin(&h);
+    (void)snprintf(whole, sizeof whole, "%s.%s", arch, key);
+    if (strcmp(arch, "gemma3") == 0 && strcmp(key, "attention.sliding_window") != 0)
+        tst_gguf_u32(w, "gemma3.attention.sliding_window", 16);
+    const uint8_t u8 = (uint8_t)(kind == U8 || kind == BOOL ? v : 0);
+    const int16_t i16 = (int16_t)(kind == I16 ? v : 0);
+    const int32_t i32 = (int32_t)(kind == I32 ? v : 0);
+    const uint32_t u32 = (uint32_t)(kind == U32 ? v : 0);
+    const uint64_t u64 = (uint64_t)(kind == U64 ? v : 0);
+    const float f32 = (float)v;
+    switch (kind) {
+    case U8:
+    case BOOL: tst_gguf_raw(w, whole, kind, &u8, 1); break;
+    case I16: tst_gguf_raw(w, whole, kind, &i16, 2); break;
+    case I32: tst_gguf_raw(w, whole, kind, &i32, 4); break;
+    case U32: tst_gguf_raw(w, whole, kind, &u32, 4); break;
+    case U64: tst_gguf_raw(w, whole, kind, &u64, 8); break;
+    case F32: tst_gguf_raw(w, whole, kind, &f32, 4); break;
+    case F64: tst_gguf_raw(w, whole, kind, &v, 8); break;
+    default: tst_gguf_str(w, whole, "12"); break;
+    }
+    return w;
+}
+
+static double scaled_by(const struct mdl_card *c)
+{
+    return (double)c->scale.embedding;
+}
+static double based_on(const struct mdl_card *c)
+{
+    return c->rope.base;
+}
+static double sized_by(const struct mdl_card *c)
+{
+    return c->key_dim;
+}
+static double seen_by(const struct mdl_card *c)
+{
+    return c->window.tokens;
+}
+static double fast_at(const struct mdl_card *c)
+{
+    return c->rope.beta_fast;
+}
+
+/* A number of whatever kind is the number; what cannot be read is an error with the key and the kind, never passed over. */
+static void test_kinds_of_values(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *arch, *key;
+        uint32_t kind;
+        double v;
+        double (*got)(const struct mdl_card *); /* NULL: refused */
+        const char *word;
+    } cases[] = {
+        {"qwen3", "rope.freq_base", U32, 1000000, based_on, ""},
+        {"qwen3", "rope.freq_base", F64, 1000000, based_on, ""},
+        {"qwen3", "rope.freq_base", U64, 5000000, based_on, ""},
+        {"qwen3", "rope.freq_base", U64, 18014398509481984.0, NULL, "qwen3.rope.freq_base: its value of kind u64"},
+        {"qwen3", "rope.freq_base", STRING, 0, NULL, "qwen3.rope.freq_base: its value of kind string"},
+        {"qwen3", "rope.freq_base", BOOL, 1, NULL, "qwen3.rope.freq_base: its value of kind bool"},
+        {"granite", "embedding_scale", U32, 12, scaled_by, ""},
+        {"granite", "embedding_scale", I16, 12, scaled_by, ""},
+        {"granite", "embedding_scale", I32, -12, NULL, "granite.embedding_scale: -12"},
+        {"llama", "attention.key_length", F32, 24, sized_by, ""},
+        {"llama", "attention.key_length", U8, 24, sized_by, ""},
+        {"llama", "attention.key_length", F32, 24.5, NULL, "llama.attention.key_length: its value of kind f32, 24.5,"},
+        {"llama", "attention.key_length", F64, -24, NULL, "llama.attention.key_length: its value of kind f64, -24,"},
+        {"llama", "attention.key_length", STRING, 0, NULL, "llama.attention.key_length: its value of kind string"},
+        {"llama", "rope.scaling.yarn_beta_fast", U32, 24, fast_at, ""},
+        {"llama", "rope.scaling.yarn_beta_fast", STRING, 0, NULL, "llama.rope.scaling.yarn_beta_fast: its value of"},
+        {"llama", "rope.scaling.type", U32, 1, NULL, "llama.rope.scaling.type: its value of kind u32 is not a string"},
+        {"llama", "rope.scaling.factor", STRING, 0, NULL, "llama.rope.scaling.factor: its value of kind string"},
+        {"llama", "expert_count", STRING, 0, NULL, "llama.expert_count: its value of kind string"},
+        {"gemma3", "attention.sliding_window", F32, 24, seen_by, ""},
+        {"gemma3", "attention.sliding_window_pattern", STRING, 0, NULL,
+         "sliding_window_pattern: its value of kind string"},
+        {"mamba", "feed_forward_length", STRING, 0, NULL, "mamba."},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct tst_gguf *w = with(cases[i].arch, cases[i].key, cases[i].kind, cases[i].v);
+        if (cases[i].got == NULL) {
+            refused(w, cases[i].word);
+            continue;
+        }
+        struct mdl_card c = taken(w);
+        if (cases[i].got(&c) != cases[i].v)
+            fail_msg("%s.%s: %g, not %g", cases[i].arch, cases[i].key, cases[i].got(&c), cases[i].v);
+    }
+    struct tst_gguf *w = begin(&plain);
+    tst_gguf_str(w, "tokenizer.ggml.eos_token_id", "two");
+    refused(w, "tokenizer.ggml.eos_token_id: its value of kind string");
+    w = begin(&plain);
+    tst_gguf_raw(w, "tokenizer.ggml.padding_token_id", I32, &(int32_t){-1}, 4);
+    assert_int_equal(taken(w).pad, -1);
+}
+
+/* Truth values may be written as 0 and 1. */
+static void test_truth_values(void **state)
+{
+    (void)state;
+    for (uint32_t kind = U8; kind <= BOOL; kind++) {
+        for (int v = 0; v < 2; v++) {
+            struct tst_gguf *w = with("llama", "expert_weights_norm", kind == 1 || kind == 2 ? U8 : kind, v);
+            tst_gguf_u32(w, "llama.expert_count", 4);
+            tst_gguf_u32(w, "llama.expert_used_count", 2);
+            assert_int_equal(taken(w).experts.normalise, v);
+        }
+    }
+    struct tst_gguf *w = with("llama", "expert_weights_norm", U32, 2);
+    tst_gguf_u32(w, "llama.expert_count", 4);
+    tst_gguf_u32(w, "llama.expert_used_count", 2);
+    refused(w, "llama.expert_weights_norm: 2 is neither true nor false");
+}
+
+static struct tst_gguf *patterned(const char *arch, uint32_t element, const uint8_t *v, uint8_t count)
+{
+    struct head h = plain;
+    char key[96];
+    uint8_t bytes[12 + 8] = {(uint8_t)element, 0, 0, 0, count};
+    h.arch = arch;
+    h.layers = 4;
+    struct tst_gguf *w = begin(&h);
+    (void)snprintf(key, sizeof key, "%s.attention.sliding_window", arch);
+    tst_gguf_u32(w, key, 16);
+    (void)snprintf(key, sizeof key, "%s.attention.sliding_window_pattern", arch);
+    if (v != NULL) {
+        memcpy(bytes + 12, v, count);
+        tst_gguf_raw(w, key, ARRAY, bytes, 12u + count);
+    }
+    return w;
+}
+
+static uint32_t windowed(const struct mdl_card *c)
+{
+    uint32_t bits = 0;
+    for (uint32_t l = 0; l < c->layers; l++)
+        bits |= mdl_card_window(c, l) != 0 ? 1u << l : 0;
+    return bits;
+}
+
+/* Which layers have a window: by the architecture's period, the file's, or an array with a truth value a layer. */
+static void test_patterns_of_windows(void **state)
+{
+    (void)state;
+    struct mdl_card c = taken(patterned("gemma3", BOOL, NULL, 0));
+    assert_int_equal(windowed(&c), 15);
+    struct tst_gguf *w = patterned("gemma3", BOOL, NULL, 0);
+    tst_gguf_u32(w, "gemma3.attention.sliding_window_pattern", 2);
+    c = taken(w);
+    assert_int_equal(windowed(&c), 5);
+    c = taken(patterned("gemma3", BOOL, (const uint8_t[]){0, 1, 1, 0}, 4));
+    assert_int_equal(windowed(&c), 6);
+    assert_int_equal(mdl_card_window(&c, 1), 16);
+    c = taken(patterned("gemma3", U8, (const uint8_t[]){1, 0, 0, 1}, 4));
+    assert_int_equal(windowed(&c), 9);
+    refused(patterned("gemma3", BOOL, (const uint8_t[]){1, 0, 0}, 3), "pattern: 3 values for 4 layers");
+    refused(patterned("gemma3", U8, (const uint8_t[]){1, 0, 0, 2}, 4), "pattern: not one truth value a layer");
+    refused(with("llama", "attention.sliding_window_pattern", U32, 2), "not known to this build");
+}
+
+/* One of the tensors of divisors beside what the keys say. */
+static struct tst_gguf *scaled(const char *tensor, const char *type, float factor)
+{
+    static const float ones[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    struct tst_gguf *w = begin(&plain);
+    if (tensor != NULL)
+        tst_gguf_tensor(w, tensor, MDL_F32, 1, (const uint64_t[]){8}, ones, sizeof ones);
+    if (type != NULL)
+        tst_gguf_str(w, "llama.rope.scaling.type", type);
+    if (factor != 0)
+        tst_gguf_f32(w, "llama.rope.scaling.factor", factor);
+    return w;
+}
+
+static void test_divisors_and_scaling(void **state)
+{
+    (void)state;
+    static const char freqs[] = "rope_freqs.weight", long_[] = "rope_factors_long.weight",
+                      short_[] = "rope_factors_short.weight";
+    static const struct {
+        const char *tensor, *type;
+        float factor;
+        const char *text; /* of the settings up to the context; "!": refused with what follows */
+    } cases[] = {
+        {NULL, NULL, 0, "none"},
+        {NULL, NULL, 4, "linear,factor=4,attn=1,original=256"},
+        {NULL, "none", 4, "none"},
+        {freqs, NULL, 0, "factors"},
+        {freqs, "none", 4, "factors"},
+        {freqs, "linear", 1, "factors"},
+        {freqs, "linear", 4, "linear,factor=4,attn=1,original=256,divided"},
+        {freqs, NULL, 4, "linear,factor=4,attn=1,original=256,divided"},
+        {freqs, "yarn", 4, "yarn,factor=4,attn=1,original=256,divided"},
+        {freqs, "longrope", 0, "!rope_freqs.weight: beside longrope"},
+        {long_, NULL, 0, "longrope,factor=1,attn=1,original=256"},
+        {short_, NULL, 0, "longrope,factor=1,attn=1,original=256"},
+        {short_, "longrope", 0, "longrope,factor=1,attn=1,original=256"},
+        {long_, "yarn", 4, "!llama.rope.scaling.type: 'yarn' beside rope_factors"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char text[200], want[200];
+        struct tst_gguf *w = scaled(cases[i].tensor, cases[i].type, cases[i].factor);
+        if (cases[i].text[0] == '!') {
+            refused(w, cases[i].text + 1);
+            continue;
+        }
+        struct mdl_card c = taken(w);
+        (void)mdl_card_rope_text(&c, 256, text, sizeof text);
+        (void)snprintf(want, sizeof want, "base=10000,dims=16,scaling=%s,context=256", cases[i].text);
+        assert_string_equal(text, want);
+        assert_int_equal(c.rope.divided, cases[i].tensor == freqs);
+    }
+}
+
 static void test_experts(void **state)
 {
     (void)state;
@@ -263,6 +491,10 @@ int main(void)
         cmocka_unit_test(test_missing_and_impossible_values),
         cmocka_unit_test(test_values_by_layer_and_rope),
         cmocka_unit_test(test_keys_that_change_the_result),
+        cmocka_unit_test(test_kinds_of_values),
+        cmocka_unit_test(test_truth_values),
+        cmocka_unit_test(test_patterns_of_windows),
+        cmocka_unit_test(test_divisors_and_scaling),
         cmocka_unit_test(test_experts),
         cmocka_unit_test(test_tokenizers_that_are_not_there),
     };
