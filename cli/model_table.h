@@ -31,7 +31,7 @@ void cli_model_names(char *out, size_t cap);                    /* "smollm2, gem
 KVS_MUST_CHECK kvs_status cli_cache_dir(char *out, size_t cap, struct kvs_error *err);
 KVS_MUST_CHECK kvs_status cli_model_path(const struct cli_model_entry *e, char *out, size_t cap, struct kvs_error *err);
 
-/* What --model said, as a path: a name of the table (its file must be in the cache) or a file that exists. */
+/* What --model said, as a path: a name of the table (its file must be in the cache, and be right) or a file that exists. */
 KVS_MUST_CHECK kvs_status cli_model_resolve(const char *text, char *path_out, size_t cap, struct kvs_error *err);
 /* Passes s on; an error about what the file holds then names the file. */
 KVS_MUST_CHECK kvs_status cli_model_fault(kvs_status s, const char *path, struct kvs_error *err);
@@ -42,6 +42,11 @@ void cli_model_default_name(const char *path, char *out, size_t cap);
 KVS_MUST_CHECK kvs_status cli_model_pull(const struct cli_model_entry *e, char *path_out, size_t cap,
                                          struct kvs_error *err);
 int cli_model_list(int argc, char **argv); /* the command */
+/* Is the file what the entry says: size and SHA-256 (model_check.c). A first check is remembered beside the file; trust believes that note
+ * while size and time of change are the same, check does not. */
+KVS_MUST_CHECK kvs_status cli_model_check(const struct cli_model_entry *e, const char *path, struct kvs_error *err);
+KVS_MUST_CHECK kvs_status cli_model_trust(const struct cli_model_entry *e, const char *path, struct kvs_error *err);
+void cli_model_remember(const struct cli_model_entry *e, const char *path); /* a note that check said yes, where it can be written */
 /* SHA-256 of a file as lower-case hex (65 bytes with the NUL). */
 KVS_MUST_CHECK kvs_status cli_sha256_file(const char *path, char hex_out[65], struct kvs_error *err);
 

