@@ -128,6 +128,8 @@ def doctor(*flags, code=0, env=None):
     assert r.returncode == code and r.stderr == "", f"doctor {flags}: exit code {r.returncode}, not {code}: {r.stdout}{r.stderr}"
     found = {}
     for line in r.stdout.splitlines():
+        if line.startswith(" "):  # more about the finding above
+            continue
         verdict, what, text = line[:8].strip(), line[9:23].strip(), line[24:]
         assert verdict in ("ok", "warning", "error"), line
         found[what] = (verdict, text)
