@@ -1,6 +1,6 @@
 /* hostile_helper.c - a peer that speaks UCX well and our protocol badly. It comes up like an honest source (PING and PONG), then sends
  * every kind of message that must be declined, by rendezvous and eagerly, tries to write into the test's memory with a key of its
- * own (its context has RMA), and last sends the good pages that were asked for.
+ * own (its context has RMA; that the same put does write where it may is tried first), and last sends the good pages that were asked for.
  * It writes helper_done: status = messages of the burst that were posted, pages_sent = good pages.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "tests/unit/kvtransfer/peer_helper.h"
@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 enum { AM_PING = 1, AM_PAGE = 2, EPOCH = 1000, BIG = 8 << 20 };
+#define EVIL UINT64_C(0x6666666666666666)
 
 struct sent {
     uint8_t header[4000];
@@ -162,10 +163,58 @@ static void burst(const struct helper_order *o, uint32_t flags)
     drain();
 }
 
+struct willing { /* a worker of our own that lets itself be written to */
+    ucp_context_h context;
+    ucp_worker_h worker;
+    volatile uint64_t word;
+};
+
+/* Puts a word where key says it may be put; the same call as against the test. */
+static void put_word(ucp_ep_h to, ucp_rkey_h key, uint64_t address, struct willing *who, uint64_t limit_us)
+{
+    static const uint64_t evil = EVIL;
+    const ucp_request_param_t rp = {.op_attr_mask = 0};
+    ucs_status_ptr_t r = ucp_put_nbx(to, &evil, sizeof evil, address, key, &rp);
+    uint64_t end_us = kvs_now_us() + limit_us;
+    while (kvs_now_us() < end_us && (who == NULL || who->word != EVIL)) {
+        ucp_worker_progress(worker);
+        if (who != NULL)
+            ucp_worker_progress(who->worker);
+    }
+    if (UCS_PTR_IS_PTR(r))
+        ucp_request_free(r);
+}
+
+/* The control: where it is allowed, this put does write. */
+static void put_works(const ucp_params_t *params, const ucp_config_t *config)
+{
+    static struct willing who;
+    const ucp_worker_params_t w = {.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE, .thread_mode = UCS_THREAD_MODE_SINGLE};
+    const ucp_mem_map_params_t m = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
+                                    .address = &who,
+                                    .length = sizeof who};
+    ucp_address_t *address;
+    ucp_mem_h mem;
+    ucp_ep_h to;
+    ucp_rkey_h key;
+    void *packed;
+    size_t n;
+    check(ucp_init(params, config, &who.context), "init of the willing");
+    check(ucp_worker_create(who.context, &w, &who.worker), "worker of the willing");
+    check(ucp_worker_get_address(who.worker, &address, &n), "address of the willing");
+    check(ucp_mem_map(who.context, &m, &mem), "memory of the willing");
+    check(ucp_rkey_pack(who.context, mem, &packed, &n), "key of the willing");
+    const ucp_ep_params_t e = {.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS, .address = address};
+    check(ucp_ep_create(worker, &e, &to), "endpoint to the willing");
+    check(ucp_ep_rkey_unpack(to, packed, &key), "key of the willing");
+    put_word(to, key, (uint64_t)(uintptr_t)&who.word, &who, 10000000);
+    if (who.word != EVIL)
+        give_up("a put does not write even where it may: the attack proves nothing");
+}
+
 static void put(uint64_t victim)
 {
     static uint8_t own[4096];
-    static const uint64_t evil = 0x6666666666666666;
     const ucp_mem_map_params_t p = {.field_mask = UCP_MEM_MAP_PARAM_FIELD_ADDRESS | UCP_MEM_MAP_PARAM_FIELD_LENGTH,
                                     .address = own,
                                     .length = sizeof own};
@@ -177,13 +226,7 @@ static void put(uint64_t victim)
     check(ucp_rkey_pack(context, mem, &packed, &n), "rkey_pack");
     if (ucp_ep_rkey_unpack(ep, packed, &key) != UCS_OK)
         return;
-    const ucp_request_param_t rp = {.op_attr_mask = 0};
-    ucs_status_ptr_t r = ucp_put_nbx(ep, &evil, sizeof evil, victim, key, &rp);
-    uint64_t end_us = kvs_now_us() + 200000;
-    while (kvs_now_us() < end_us)
-        ucp_worker_progress(worker);
-    if (UCS_PTR_IS_PTR(r))
-        ucp_request_free(r);
+    put_word(ep, key, victim, NULL, 200000);
 }
 
 static void good_pages(const struct helper_order *o, struct helper_done *done)
@@ -212,7 +255,7 @@ static void good_pages(const struct helper_order *o, struct helper_done *done)
     free(bytes);
 }
 
-static void open_ucx(struct helper_hello *mine)
+static void open_ucx(struct helper_hello *mine, const char *prefix)
 {
     ucp_config_t *config;
     const ucp_params_t p = {.field_mask = UCP_PARAM_FIELD_FEATURES, .features = UCP_FEATURE_AM | UCP_FEATURE_RMA};
@@ -222,14 +265,15 @@ static void open_ucx(struct helper_hello *mine)
         .field_mask = UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_CB, .id = AM_PING, .cb = on_ping};
     ucp_address_t *address;
     size_t n;
-    check(ucp_config_read("KVTCP", NULL, &config), "config");
+    check(ucp_config_read(prefix, NULL, &config), "config");
     check(ucp_init(&p, config, &context), "init");
-    ucp_config_release(config);
     check(ucp_worker_create(context, &w, &worker), "worker");
     check(ucp_worker_set_am_recv_handler(worker, &h), "handler");
     check(ucp_worker_get_address(worker, &address, &n), "address");
     memcpy(mine->address, address, n);
     mine->address_bytes = (uint32_t)n;
+    put_works(&p, config);
+    ucp_config_release(config);
 }
 
 int main(int argc, char **argv)
@@ -239,7 +283,7 @@ int main(int argc, char **argv)
     big = calloc(1, BIG);
     if (big == NULL)
         give_up("no memory");
-    open_ucx(&mine);
+    open_ucx(&mine, argc > 1 && strcmp(argv[1], "near") == 0 ? "KVNEAR" : "KVTCP");
     kvt_probe_self(&mine.probe);
     helper_write_fd(1, &mine, sizeof mine);
     if (!helper_read_fd(0, &theirs, sizeof theirs))

@@ -20,11 +20,11 @@ static struct box box;
 static volatile uint64_t victim = 0x1111111111111111;
 static uint8_t dest[2][BLOCKS][PAGE];
 
-static void come_up(struct helper *h, uint32_t peer, const char *program)
+static void come_up(struct helper *h, uint32_t peer, const char *program, bool near)
 {
-    struct helper_hello mine = {.epoch = EPOCH, .victim = (uint64_t)(uintptr_t)&victim};
-    helper_start(h, program, "tcp", "");
-    box_check(kvt_peer_open(box.port, peer, KVT_LANE_TCP), "open");
+    struct helper_hello mine = {.epoch = EPOCH, .victim = (uint64_t)(uintptr_t)&victim, .near = near};
+    helper_start(h, program, near ? "near" : "tcp", "");
+    box_check(kvt_peer_open(box.port, peer, near ? KVT_LANE_NEAR : KVT_LANE_TCP), "open");
     struct kvt_event e = box_wait(&box, KVT_EV_ADDRESS, peer);
     memcpy(mine.address, e.address, e.address_bytes);
     mine.address_bytes = e.address_bytes;
@@ -32,7 +32,7 @@ static void come_up(struct helper *h, uint32_t peer, const char *program)
     assert_true(helper_read(h, &h->hello, sizeof h->hello));
     helper_write(h, &mine, sizeof mine);
     box_check(kvt_peer_connect(box.port, peer, h->hello.epoch, h->hello.address, h->hello.address_bytes), "connect");
-    box_wait(&box, KVT_EV_UP, peer);
+    assert_string_equal(box_wait(&box, KVT_EV_UP, peer).transport, near ? "cma" : "tcp");
 }
 
 static struct helper_order grant(uint32_t peer, uint64_t xfer, uint32_t hostile)
@@ -61,13 +61,28 @@ static void finish(const struct helper *h, uint32_t peer, struct helper_done *do
     kvt_sink_destroy(e.sink);
 }
 
-static void test_hostile_sender_is_declined(void **state)
+static uint64_t declined_before[KVT_VERDICTS];
+static struct kvt_port_counters counters_before;
+
+static void remember(void)
 {
-    (void)state;
+    for (int v = 0; v < KVT_VERDICTS; v++)
+        declined_before[v] = v == KVT_ACCEPT ? 0 : kvt_port_declined(box.port, (kvt_verdict)v);
+    kvt_port_counters(box.port, &counters_before);
+}
+
+static uint64_t declined(int verdict)
+{
+    return kvt_port_declined(box.port, (kvt_verdict)verdict) - declined_before[verdict];
+}
+
+static void hostile_sender(bool near)
+{
     struct helper hostile, honest;
     struct helper_done done;
-    come_up(&hostile, 0, "test_kvtransfer_hostile_helper");
-    come_up(&honest, 1, "test_kvtransfer_peer_helper");
+    remember();
+    come_up(&hostile, 0, "test_kvtransfer_hostile_helper", near);
+    come_up(&honest, 1, "test_kvtransfer_peer_helper", near);
     struct helper_order o = grant(0, 500, 1), p = grant(1, 600, 0);
     helper_write(&hostile, &o, sizeof o);
     helper_write(&honest, &p, sizeof p);
@@ -75,26 +90,26 @@ static void test_hostile_sender_is_declined(void **state)
     finish(&hostile, 0, &done); /* the good pages after the burst */
     uint64_t all = 0;
     for (int v = KVT_ACCEPT + 1; v < KVT_VERDICTS; v++) {
-        all += kvt_port_declined(box.port, (kvt_verdict)v);
-        print_message("declined %s: %llu\n", kvt_verdict_name((kvt_verdict)v),
-                      (unsigned long long)kvt_port_declined(box.port, (kvt_verdict)v));
+        all += declined(v);
+        print_message("declined %s over %s: %llu\n", kvt_verdict_name((kvt_verdict)v), near ? "cma" : "tcp",
+                      (unsigned long long)declined(v));
     }
     /* What was posted: the burst twice (rendezvous and eager), ids without a use, the doubled pages. Random headers fail at
      * their version. */
     assert_true(done.status > 200);
     assert_int_equal(all, done.status + BLOCKS);
-    assert_int_equal(kvt_port_declined(box.port, KVT_DECLINE_VERSION), 2 * (3 + RANDOM));
-    assert_int_equal(kvt_port_declined(box.port, KVT_DECLINE_EPOCH), 2);
-    assert_int_equal(kvt_port_declined(box.port, KVT_DECLINE_XFER), 2);
-    assert_int_equal(kvt_port_declined(box.port, KVT_DECLINE_NONCE), 2);
-    assert_int_equal(kvt_port_declined(box.port, KVT_DECLINE_INDEX), 2 * 3);
-    assert_int_equal(kvt_port_declined(box.port, KVT_DECLINE_LENGTH), 2 * (6 + 1));
-    assert_int_equal(kvt_port_declined(box.port, KVT_DECLINE_DOUBLE), BLOCKS);
-    assert_true(kvt_port_declined(box.port, KVT_DECLINE_HEADER) >= 2 * 6 + 70);
-    assert_int_equal(kvt_port_declined(box.port, KVT_DECLINE_CHECKSUM), 0);
-    struct kvt_port_counters c;
-    kvt_port_counters(box.port, &c);
-    assert_int_equal(c.eager, BLOCKS / 2);
+    assert_int_equal(declined(KVT_DECLINE_VERSION), 2 * (3 + RANDOM));
+    assert_int_equal(declined(KVT_DECLINE_EPOCH), 2);
+    assert_int_equal(declined(KVT_DECLINE_XFER), 2);
+    assert_int_equal(declined(KVT_DECLINE_NONCE), 2);
+    assert_int_equal(declined(KVT_DECLINE_INDEX), 2 * 3);
+    assert_int_equal(declined(KVT_DECLINE_LENGTH), 2 * (6 + 1));
+    assert_int_equal(declined(KVT_DECLINE_DOUBLE), BLOCKS);
+    assert_true(declined(KVT_DECLINE_HEADER) >= 2 * 6 + 70);
+    assert_int_equal(declined(KVT_DECLINE_CHECKSUM), 0);
+    struct kvt_port_counters after;
+    kvt_port_counters(box.port, &after);
+    assert_int_equal(after.eager - counters_before.eager, BLOCKS / 2);
     assert_true(victim == 0x1111111111111111);
     o = grant(0, 501, 0);
     helper_write(&hostile, &o, sizeof o);
@@ -107,14 +122,25 @@ static void test_hostile_sender_is_declined(void **state)
     helper_reap(&honest);
 }
 
-static void test_another_peers_transfer_is_out_of_reach(void **state)
+static void test_hostile_sender_is_declined_over_cma(void **state)
 {
     (void)state;
+    hostile_sender(true);
+}
+
+static void test_hostile_sender_is_declined_over_tcp(void **state)
+{
+    (void)state;
+    hostile_sender(false);
+}
+
+static void thief_comes(bool near)
+{
     struct helper thief, owner;
     struct helper_done done;
     uint64_t before = kvt_port_declined(box.port, KVT_DECLINE_XFER);
-    come_up(&thief, 0, "test_kvtransfer_hostile_helper");
-    come_up(&owner, 1, "test_kvtransfer_peer_helper");
+    come_up(&thief, 0, "test_kvtransfer_hostile_helper", near);
+    come_up(&owner, 1, "test_kvtransfer_peer_helper", near);
     struct helper_order o = grant(1, 700, 0);
     helper_write(&thief, &o, sizeof o); /* it knows number and nonce, but comes by another peer's worker */
     assert_true(helper_read(&thief, &done, sizeof done));
@@ -136,12 +162,20 @@ static void test_another_peers_transfer_is_out_of_reach(void **state)
     helper_reap(&owner);
 }
 
+static void test_another_peers_transfer_is_out_of_reach(void **state)
+{
+    (void)state;
+    thief_comes(true);
+    thief_comes(false);
+}
+
 int main(int argc, char **argv)
 {
     kvt_prepare_process(argc, argv);
     box_open(&box, "test", EPOCH, false);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_hostile_sender_is_declined),
+        cmocka_unit_test(test_hostile_sender_is_declined_over_cma),
+        cmocka_unit_test(test_hostile_sender_is_declined_over_tcp),
         cmocka_unit_test(test_another_peers_transfer_is_out_of_reach),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
