@@ -325,6 +325,33 @@ static void test_cuts(void **state)
     free(part);
 }
 
+/* The key is the word's bytes and zeros, wherever the readable bytes end; words that differ in one bit or in length are different words. */
+static void test_words_are_told_apart(void **state)
+{
+    (void)state;
+    struct kvs_rng rng = {5};
+    uint8_t text[2 * MDL_WORD_BYTES];
+    for (int i = 0; i < 20000; i++) {
+        size_t n = 1 + (size_t)kvs_rng_below(&rng, MDL_WORD_BYTES), bit = (size_t)kvs_rng_below(&rng, 8 * n);
+        struct mdl_word word = {.len = (uint8_t)n, .count = 1};
+        uint64_t key[4];
+        for (size_t k = 0; k < sizeof text; k++)
+            text[k] = (uint8_t)kvs_rng_next(&rng);
+        memcpy(word.key, text, n);
+        mdl_word_key(text, n, text + sizeof text, key);
+        assert_true(mdl_word_is(&word, key, n));
+        uint8_t *copy = malloc(n); /* nothing behind it may be read */
+        memcpy(copy, text, n);
+        mdl_word_key(copy, n, copy + n, key);
+        free(copy);
+        assert_true(mdl_word_is(&word, key, n));
+        assert_false(mdl_word_is(&word, key, n + 1));
+        text[bit / 8] ^= (uint8_t)(1u << bit % 8);
+        mdl_word_key(text, n, text + sizeof text, key);
+        assert_false(mdl_word_is(&word, key, n));
+    }
+}
+
 struct job {
     const struct mdl_tokenizer *t;
     const struct mdl_ids *want;
@@ -383,11 +410,9 @@ static void test_many_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_cut_where_a_token_spans),
-        cmocka_unit_test(test_ids_in_a_generated_vocabulary),
-        cmocka_unit_test(test_ids_in_shared_vocabularies),
-        cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_many_threads),
+        cmocka_unit_test(test_no_cut_where_a_token_spans), cmocka_unit_test(test_ids_in_a_generated_vocabulary),
+        cmocka_unit_test(test_ids_in_shared_vocabularies), cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_words_are_told_apart),       cmocka_unit_test(test_many_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
