@@ -42,11 +42,18 @@ static bool compare_cards(const json_t *a, const json_t *b)
     return same;
 }
 
-static void check_cards(const json_t *workers)
+static void check_cards(const json_t *view)
 {
-    const json_t *a, *b;
+    const json_t *workers = json_object_get(view, "workers"), *misfits = json_object_get(view, "misfits"), *a, *b;
+    char text[600], line[700];
     size_t i, k;
-    bool same = true;
+    bool same = json_array_size(misfits) == 0;
+    json_array_foreach(misfits, i, a)
+    {
+        cli_misfit_text(a, text, sizeof text);
+        (void)kvs_format(line, sizeof line, "came and did not fit: %s", text);
+        cli_doctor_say(CLI_WARNING, "cards", line, "start it with the settings of the others, or under another --model-name");
+    }
     json_array_foreach(workers, i, a)
     {
         size_t first = i; /* each one is held against the first of its model */
@@ -154,7 +161,7 @@ void cli_doctor_cluster(const char *url)
     }
     (void)kvs_format(text, sizeof text, "%s answers; %zu workers, %zu of them ready to decode", base, json_array_size(workers), decode);
     cli_doctor_say(decode ? CLI_GOOD : CLI_BAD, "router", text, decode ? "" : "requests are refused until a decode worker has joined");
-    check_cards(workers);
+    check_cards(view);
     check_links(workers);
     json_decref(view);
 }

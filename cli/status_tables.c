@@ -90,10 +90,23 @@ static void print_placement(const json_t *row)
     }
 }
 
+void cli_misfit_text(const json_t *misfit, char *out, size_t cap)
+{
+    (void)kvs_format(out, cap, "%s of model %s, %.0f s ago: %s is \"%s\" there and \"%s\" at %s", text_of(misfit, "id"), text_of(misfit, "model"),
+                     number_of(misfit, "age_s"), text_of(misfit, "field"), text_of(misfit, "value"), text_of(misfit, "other_value"),
+                     text_of(misfit, "other"));
+}
+
 void cli_status_tables(const json_t *view)
 {
     const json_t *row, *w;
+    char text[600];
     size_t i;
+    json_array_foreach(json_object_get(view, "misfits"), i, row)
+    {
+        cli_misfit_text(row, text, sizeof text);
+        printf("%s%s\n", i == 0 ? "\ncame and did not fit\n" : "", text);
+    }
     print_cache(view);
     printf("\n%-12s %18s  %-23s  links from others (latency + rate)\n", "speed", "prefill", "a step with 1, 8");
     json_array_foreach(json_object_get(view, "workers"), i, w)

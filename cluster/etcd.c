@@ -380,6 +380,7 @@ static void on_line(void *user, const struct net_etcd_watch_line *line)
         }
         c->seen_revision = e->kv.mod_revision > c->seen_revision ? e->kv.mod_revision : c->seen_revision;
         if (e->deleted) {
+            drain(c); /* who came and went within one line was here, too */
             take_delete(c, &e->kv, now);
         } else {
             take_put(c, &e->kv, now);

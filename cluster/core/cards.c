@@ -5,79 +5,88 @@
 #include "cluster/core/registry.h"
 #include <string.h>
 
-static kvs_status differ_text(const struct msg_card *a, const struct msg_card *b, const char *field, const char *va,
-                              const char *vb, struct kvs_error *err)
+static bool differ_text(const char *field, const char *va, const char *vb, struct cls_difference *out)
 {
-    return kvs_fail(err, KVS_PEER_MISMATCH, "%s and %s differ in %s: %.60s and %.60s", a->id, b->id, field, va, vb);
-}
-
-static kvs_status differ_number(const struct msg_card *a, const struct msg_card *b, const char *field, uint64_t va,
-                                uint64_t vb, struct kvs_error *err)
-{
-    return kvs_fail(err, KVS_PEER_MISMATCH, "%s and %s differ in %s: %llu and %llu", a->id, b->id, field,
-                    (unsigned long long)va, (unsigned long long)vb);
-}
-
-static kvs_status same_fingerprint(const struct msg_card *a, const struct msg_card *b, struct kvs_error *err)
-{
-    char hex[2][24] = {"", ""};
-    if (memcmp(a->fingerprint, b->fingerprint, sizeof a->fingerprint) == 0) {
-        return KVS_OK;
+    if (strcmp(va, vb) == 0) {
+        return false;
     }
+    out->field = field;
+    (void)kvs_format(out->a, sizeof out->a, "%s", va);
+    (void)kvs_format(out->b, sizeof out->b, "%s", vb);
+    return true;
+}
+
+static bool differ_number(const char *field, uint64_t va, uint64_t vb, struct cls_difference *out)
+{
+    if (va == vb) {
+        return false;
+    }
+    out->field = field;
+    (void)kvs_format(out->a, sizeof out->a, "%llu", (unsigned long long)va);
+    (void)kvs_format(out->b, sizeof out->b, "%llu", (unsigned long long)vb);
+    return true;
+}
+
+/* The model's name stands beside the first bytes: they are what a user can tell apart. */
+static void fingerprint_text(const struct msg_card *c, char *out, size_t cap)
+{
+    char hex[24] = "";
     for (size_t i = 0; i < 8; i++) {
-        (void)kvs_format(hex[0] + 2 * i, 3, "%02x", a->fingerprint[i]);
-        (void)kvs_format(hex[1] + 2 * i, 3, "%02x", b->fingerprint[i]);
+        (void)kvs_format(hex + 2 * i, 3, "%02x", c->fingerprint[i]);
     }
-    return kvs_fail(err, KVS_PEER_MISMATCH,
-                    "%s and %s have different model files (fingerprint): %s (%.40s) and %s (%.40s)", a->id, b->id,
-                    hex[0], a->model, hex[1], b->model);
+    (void)kvs_format(out, cap, "%s (%.40s)", hex, c->model);
 }
 
-static kvs_status same_texts(const struct msg_card *a, const struct msg_card *b, struct kvs_error *err)
+static bool differ_fingerprint(const struct msg_card *a, const struct msg_card *b, struct cls_difference *out)
 {
-    if (strcmp(a->numerics, b->numerics) != 0) {
-        return differ_text(a, b, "numerics class", a->numerics, b->numerics, err);
+    if (memcmp(a->fingerprint, b->fingerprint, sizeof a->fingerprint) == 0) {
+        return false;
     }
-    if (strcmp(a->kv_types, b->kv_types) != 0) {
-        return differ_text(a, b, "KV types", a->kv_types, b->kv_types, err);
-    }
-    if (strcmp(a->rope, b->rope) != 0) {
-        return differ_text(a, b, "rope settings", a->rope, b->rope, err);
-    }
-    return KVS_OK;
+    out->field = "model file (fingerprint)";
+    fingerprint_text(a, out->a, sizeof out->a);
+    fingerprint_text(b, out->b, sizeof out->b);
+    return true;
 }
 
-static kvs_status same_pages(const struct msg_card *a, const struct msg_card *b, struct kvs_error *err)
+static bool differ_protocol(const struct msg_card *a, const struct msg_card *b, struct cls_difference *out)
 {
-    if (a->block_tokens != b->block_tokens) {
-        return differ_number(a, b, "block tokens", a->block_tokens, b->block_tokens, err);
+    if (a->protocol_min <= b->protocol_max && b->protocol_min <= a->protocol_max) {
+        return false;
     }
-    if (a->vocab != b->vocab) {
-        return differ_number(a, b, "vocabulary", a->vocab, b->vocab, err);
-    }
-    if (a->group_count != b->group_count) {
-        return differ_number(a, b, "number of groups", a->group_count, b->group_count, err);
+    out->field = "protocol versions";
+    (void)kvs_format(out->a, sizeof out->a, "%u to %u", a->protocol_min, a->protocol_max);
+    (void)kvs_format(out->b, sizeof out->b, "%u to %u", b->protocol_min, b->protocol_max);
+    return true;
+}
+
+static bool differ_pages(const struct msg_card *a, const struct msg_card *b, struct cls_difference *out)
+{
+    if (differ_number("block tokens", a->block_tokens, b->block_tokens, out) ||
+        differ_number("vocabulary", a->vocab, b->vocab, out) ||
+        differ_number("number of groups", a->group_count, b->group_count, out)) {
+        return true;
     }
     for (uint32_t g = 0; g < a->group_count; g++) {
-        if (a->group[g].page_bytes != b->group[g].page_bytes) {
-            return differ_number(a, b, "page bytes", a->group[g].page_bytes, b->group[g].page_bytes, err);
+        if (differ_number("page bytes", a->group[g].page_bytes, b->group[g].page_bytes, out)) {
+            return true;
         }
     }
-    if (strcmp(a->layout, b->layout) != 0) {
-        return differ_text(a, b, "page layout", a->layout, b->layout, err);
-    }
-    return KVS_OK;
+    return differ_text("page layout", a->layout, b->layout, out);
+}
+
+bool cls_cards_differ(const struct msg_card *a, const struct msg_card *b, struct cls_difference *out)
+{
+    return differ_protocol(a, b, out) || differ_fingerprint(a, b, out) ||
+           differ_text("numerics class", a->numerics, b->numerics, out) ||
+           differ_text("KV types", a->kv_types, b->kv_types, out) || differ_text("rope settings", a->rope, b->rope, out) ||
+           differ_pages(a, b, out);
 }
 
 kvs_status cls_cards_compatible(const struct msg_card *a, const struct msg_card *b, struct kvs_error *err)
 {
-    if (a->protocol_min > b->protocol_max || b->protocol_min > a->protocol_max) {
-        return kvs_fail(err, KVS_PEER_MISMATCH, "%s and %s have no protocol version in common: %u to %u and %u to %u",
-                        a->id, b->id, a->protocol_min, a->protocol_max, b->protocol_min, b->protocol_max);
+    struct cls_difference d;
+    if (!cls_cards_differ(a, b, &d)) {
+        return KVS_OK;
     }
-    kvs_status s = same_fingerprint(a, b, err);
-    if (s == KVS_OK) {
-        s = same_texts(a, b, err);
-    }
-    return s == KVS_OK ? same_pages(a, b, err) : s;
+    return kvs_fail(err, KVS_PEER_MISMATCH, "%s and %s differ in %s: %.60s and %.60s", a->id, b->id, d.field, d.a, d.b);
 }

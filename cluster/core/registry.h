@@ -37,6 +37,12 @@ bool cls_registry_has(const struct cls_registry *r, const char *id, uint64_t epo
 uint32_t cls_registry_count(const struct cls_registry *r);
 const struct msg_card *cls_registry_at(const struct cls_registry *r, uint32_t index);
 
+struct cls_difference {
+    const char *field; /* static text */
+    char a[96], b[96]; /* both values, cut when they are long */
+};
+/* The first field in which two cards differ that must not; false: they can work together. */
+bool cls_cards_differ(const struct msg_card *a, const struct msg_card *b, struct cls_difference *out);
 /* May these two work together? Names the first field that differs and both values. */
 KVS_MUST_CHECK kvs_status cls_cards_compatible(const struct msg_card *a, const struct msg_card *b,
                                                struct kvs_error *err);

@@ -183,6 +183,7 @@ static void worker_json(const struct rtr_worker_view *w, struct kvs_json *j)
 void rtr_board_status(struct rtr_board *b, const struct rtr_status_view *v)
 {
     static const struct rtr_recent none;
+    static const struct rtr_misfits nobody;
     struct kvs_json j;
     pthread_mutex_lock(&b->lock);
     kvs_buf_clear(&b->status);
@@ -206,6 +207,8 @@ void rtr_board_status(struct rtr_board *b, const struct rtr_status_view *v)
     for (size_t i = 0; i < v->count; i++)
         worker_json(&v->workers[i], &j);
     kvs_json_array_end(&j);
+    kvs_json_key(&j, "misfits");
+    rtr_misfits_json(v->misfits ? v->misfits : &nobody, v->now_us, &j);
     kvs_json_key(&j, "placements");
     rtr_recent_json(v->recent ? v->recent : &none, v->now_us, &j);
     kvs_json_object_end(&j);

@@ -4,6 +4,7 @@
 #define KVS_ROUTER_EDGE_BOARD_H
 
 #include "proto/msg.h"
+#include "router/edge/misfits.h"
 #include "router/edge/recent.h"
 #include "sys/metrics.h"
 
@@ -24,6 +25,7 @@ struct rtr_status_view {
     uint32_t running, waiting; /* requests */
     uint64_t index_blocks, index_bytes, index_dropped;
     const struct rtr_recent *recent; /* NULL: none */
+    const struct rtr_misfits *misfits; /* NULL: none */
     uint64_t now_us;
 };
 

@@ -11,6 +11,7 @@
 #include "router/edge/answer.h"
 #include "router/edge/dispatch.h"
 #include "router/edge/flush.h"
+#include "router/edge/misfits.h"
 #include "router/edge/recent.h"
 #include "sys/metrics.h"
 
@@ -110,6 +111,7 @@ struct rtr_dispatch {
     uint64_t index_dropped_seen, cache_gaps_seen;
     uint64_t replaced_seen, resumed_seen, moved_seen; /* of the core's counts: what the metrics have already */
     struct rtr_recent recent;
+    struct rtr_misfits misfits;
     struct rtr_flush *flushes; /* orders under way */
     struct kvs_buf scratch; /* one message being encoded, or one piece of answer */
     struct kvs_arena arena; /* one message being decoded */

@@ -243,6 +243,7 @@ void rtr_peer_member(void *dispatch, const struct msg_member *m)
 {
     struct rtr_dispatch *d = dispatch;
     if (m->change == MSG_MEMBER_PUT) {
+        rtr_misfits_look(&d->misfits, d->members, d->member_count, &m->card, kvs_now_us());
         remember(d, &m->card);
         for (uint32_t i = 0; i < d->peer_count; i++)
             take_card(d, d->peers[i], &m->card);
@@ -530,6 +531,7 @@ void rtr_peers_view(struct rtr_dispatch *d, uint64_t now_us)
                                    .index_bytes = st.index_bytes,
                                    .index_dropped = st.index_dropped,
                                    .recent = &d->recent,
+                                   .misfits = &d->misfits,
                                    .now_us = now_us};
     rtr_board_status(d->board, &view);
     free(v);
