@@ -74,6 +74,31 @@ class Etcd(Process):
         shutil.rmtree(self.data)
 
 
+class EtcdNode(Process):
+    """One of three."""
+
+    def __init__(self, directory, i, ports):
+        self.port = ports[i][0]
+        client, peer = (f"http://127.0.0.1:{port}" for port in ports[i])
+        cluster = ",".join(f"n{k}=http://127.0.0.1:{port}" for k, (_, port) in enumerate(ports))
+        super().__init__(directory, f"etcd-{i}", [etcd_program(), "--name", f"n{i}", "--data-dir", os.path.join(directory, f"etcd-data-{i}"),
+                                                  "--listen-client-urls", client, "--advertise-client-urls", client, "--listen-peer-urls", peer,
+                                                  "--initial-advertise-peer-urls", peer, "--initial-cluster", cluster, "--logger", "zap",
+                                                  "--log-outputs", "stderr", "--log-level", "warn"])
+
+    def status(self):
+        c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=2)
+        with contextlib.closing(c), contextlib.suppress(OSError, ValueError):
+            c.request("POST", "/v3/maintenance/status", "{}")
+            return json.loads(c.getresponse().read())
+        return {}
+
+    def leads(self):
+        """It says so itself: 0, or the term in which it leads."""
+        seen = self.status()
+        return int(seen["raftTerm"]) if "leader" in seen and seen["leader"] == seen["header"]["member_id"] else 0
+
+
 class Door(threading.Thread):
     """A TCP forwarder that can be shut: what stands behind it is then cut off."""
 
@@ -335,6 +360,51 @@ def test_etcd_dies_hangs_and_forgets():
             assert discovery_up() == {None, "prefill-0", "decode-0", "decode-1"}
         assert router.epochs() == epochs
         assert "worker lost" not in router.process.text()
+        router.idle(20)
+
+
+def test_three_nodes_lose_their_leader():
+    """Real daemons on three nodes, under load: the leader is killed, then the next one is stopped. Nobody is lost, everybody is registered and
+    watching again, under the same epochs, and a router that comes after each loss sees them all."""
+    with ByHand() as h:
+        ports = [(free_port(), free_port()) for _ in range(3)]
+        nodes = [h.add(EtcdNode(h.dir, i, ports)) for i in range(3)]
+        url = "etcd://" + ",".join(f"127.0.0.1:{client}" for client, _ in ports)
+
+        def leader(after=0):
+            return next((n for n in nodes if n.popen.poll() is None and n.leads() > after), None)
+        first, _ = wait_for("a leader", START_SECONDS, leader)
+        h.worker("prefill", "prefill-0", url)
+        h.worker("decode", "decode-0", url)
+        router = h.router("router-1", url)
+        router.ready(2)
+        epochs = router.epochs()
+
+        def all_up():
+            return router.metrics().values("kvasir_discovery_up", "worker", backend="etcd") == {None, "prefill-0", "decode-0"}
+
+        def lost(node, how, name, load):
+            term = node.leads()
+            node.kill() if how == signal.SIGKILL else node.signal(how)
+            others = [n for n in nodes if n is not node]
+            new, took = wait_for("another node leads", 60 * SLOW, lambda: next((n for n in others if n.leads() > term), None))
+            print(f"        {how.name}: another node leads after {took:.2f} s")
+            load.go_on(1)
+            _, took = wait_for("all are registered and watching", 60 * SLOW, all_up)
+            print(f"        all are registered and watching after {took:.2f} s more")
+            second_router_sees(h, url, name, 2, epochs)
+            return new
+        with Load(router, threads=2) as load:
+            load.go_on(1)
+            second = lost(first, signal.SIGKILL, "router-after-kill", load)
+            first.start()
+            wait_for("it has joined again", 60 * SLOW, lambda: "leader" in first.status())
+            lost(second, signal.SIGSTOP, "router-after-stop", load)
+            time.sleep(TTL + 1)  # whose lease was not renewed by now would be gone
+            load.go_on(1)
+            second.signal(signal.SIGCONT)
+        assert router.epochs() == epochs and "worker lost" not in router.process.text()
+        assert all_up()
         router.idle(20)
 
 
