@@ -27,6 +27,8 @@ kvs_status cli_engine_open(struct cli_engine *e, const struct cli_engine_config 
     s = cli_model_fault(s, path, err);
     if (s != KVS_OK)
         return s;
+    if (mdl_tokenizer_pre_guessed(e->tokenizer))
+        fprintf(stderr, "kvasir: warning: %s\n", MDL_PRE_GUESSED_TEXT);
     e->context = c->context ? c->context : e->card.context_length;
     e->chunk_tokens = c->chunk_tokens;
     if (e->context > e->card.context_length)

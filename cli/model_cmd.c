@@ -4,6 +4,7 @@
 #include "cli/model_table.h"
 #include "model/card.h"
 #include "model/template.h"
+#include "model/tokenizer.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -79,16 +80,60 @@ static void print_types(const struct mdl_gguf *g)
                    (double)bytes[i] / 1e6);
 }
 
+/* What the architecture has beyond the common parts. */
+static void print_parts(const struct mdl_card *c)
+{
+    uint32_t windowed = 0;
+    for (uint32_t l = 0; l < c->layers; l++)
+        windowed += mdl_card_window(c, l) != 0;
+    if (c->experts.count != 0) {
+        printf("experts        %u of %u a token, feed-forward %u", c->experts.used, c->experts.count, c->experts.ff);
+        if (c->experts.ff_shared != 0)
+            printf(", shared %u", c->experts.ff_shared);
+        if (c->experts.dense_layers != 0)
+            printf(", none in the first %u layers", c->experts.dense_layers);
+        putchar('\n');
+    }
+    if (windowed != 0)
+        printf("window         the last %u tokens in %u of %u layers\n", c->window.tokens, windowed, c->layers);
+    if (c->latent.kv_rank != 0)
+        printf("latent         rank %u, with %u rotated; queries' rank %u\n", c->latent.kv_rank, c->rope.dims,
+               c->latent.q_rank);
+    if (c->scale.softcap != 0)
+        printf("logits         capped at %g\n", (double)c->scale.softcap);
+}
+
+/* How text is cut where the file says it, and a warning where it does not. */
+static void print_tokenizer(const struct mdl_gguf *g)
+{
+    struct mdl_str model = {NULL, 0}, pre;
+    bool named = mdl_gguf_str(g, "tokenizer.ggml.model", &model), cut = mdl_gguf_str(g, "tokenizer.ggml.pre", &pre);
+    fputs("tokenizer      ", stdout);
+    print_text(named ? model.data : "none", named ? model.len : 4, 40);
+    if (cut) {
+        fputs(", cut as ", stdout);
+        print_text(pre.data, pre.len, 40);
+    } else if (mdl_gguf_kind(g, "tokenizer.ggml.pre") == NULL && named && model.len == 4 &&
+               memcmp(model.data, "gpt2", 4) == 0) {
+        printf(", cut as default\nwarning        %s", MDL_PRE_GUESSED_TEXT);
+    }
+    putchar('\n');
+}
+
 /* What a sequence keeps: by token where layers attend (a latent is one row for keys and values), once where they have a state. */
 static void print_memory(const struct mdl_card *c)
 {
-    uint64_t attend = 0, states = 0;
+    uint64_t attend = 0, windowed = 0, states = 0;
     for (uint32_t l = 0; l < c->layers; l++) {
-        attend += (c->layer[l] & MDL_LAYER_ATTENTION) != 0;
+        windowed += mdl_card_window(c, l) != 0;
+        attend += (c->layer[l] & MDL_LAYER_ATTENTION) != 0 && mdl_card_window(c, l) == 0;
         states += (c->layer[l] & MDL_LAYER_STATE) != 0;
     }
     uint64_t row = c->latent.kv_rank != 0 ? c->key_dim : (uint64_t)c->kv_heads * (c->key_dim + c->value_dim);
     printf("kv a token     %llu bytes in f16\n", (unsigned long long)(attend * row * 2));
+    if (windowed != 0)
+        printf("kv in windows  %llu bytes a sequence in f16, in %llu layers\n",
+               (unsigned long long)(windowed * row * 2 * c->window.tokens), (unsigned long long)windowed);
     if (states != 0)
         printf("state          %llu bytes a sequence, in %llu layers\n",
                (unsigned long long)(states * mdl_card_state_bytes(c)), (unsigned long long)states);
@@ -105,8 +150,10 @@ static void print_card(const struct mdl_gguf *g, const struct mdl_card *c, const
            (double)mdl_gguf_header_bytes(g) / 1e6);
     printf("layers         %u, width %u, feed-forward %u\n", c->layers, c->width, c->ff);
     printf("attention      %u heads, %u kv heads, key %u, value %u\n", c->heads, c->kv_heads, c->key_dim, c->value_dim);
+    print_parts(c);
     printf("rope           %s\n", rope);
     printf("vocabulary     %u tokens, output %s\n", c->vocab, c->tied ? "tied to the embedding" : "of its own");
+    print_tokenizer(g);
     printf("context        %u tokens\n", c->context_length);
     print_memory(c);
     struct mdl_template *t = NULL;
@@ -149,7 +196,8 @@ static int info(int argc, char **argv)
 static void model_usage(FILE *out)
 {
     fputs("usage: kvasir model pull NAME       fetch a model into the cache folder (once)\n"
-          "       kvasir model list            the models that can be pulled or are here; --url HOST:PORT: those that a router serves\n"
+          "       kvasir model list            the models that can be pulled or are here; --url HOST:PORT: those that "
+          "a router serves\n"
           "       kvasir model info FILE|NAME  what a model file holds\n\nmodels to pull:\n",
           out);
     for (size_t i = 0; cli_model_at(i); i++)
@@ -175,7 +223,8 @@ int cli_model(int argc, char **argv)
         return 0;
     }
     struct kvs_error err;
-    (void)kvs_fail(&err, KVS_SELF_CONFIG,
-                   "use: kvasir model pull NAME, kvasir model list, or kvasir model info FILE; kvasir model --help says more");
+    (void)kvs_fail(
+        &err, KVS_SELF_CONFIG,
+        "use: kvasir model pull NAME, kvasir model list, or kvasir model info FILE; kvasir model --help says more");
     return cli_failed(&err);
 }

@@ -8,6 +8,7 @@
 #include "engine/arch/arch.h"
 #include "engine/ctx.h"
 #include "engine/memory.h"
+#include "engine/ops/f16.h"
 #include "engine/rope.h"
 #include <math.h>
 #include <stdlib.h>
@@ -176,7 +177,8 @@ static kvs_status build_rope(struct eng_model *m, struct kvs_error *err)
 static kvs_status check_shape(const struct eng_model *m, const struct mdl_tensor *t, uint64_t rows, uint64_t cols,
                               uint64_t planes, struct kvs_error *err)
 {
-    if ((t->data == NULL && !m->plan) || t->shape[0] != cols || t->shape[1] != rows || t->shape[2] != planes || t->shape[3] != 1) {
+    if ((t->data == NULL && !m->plan) || t->shape[0] != cols || t->shape[1] != rows || t->shape[2] != planes ||
+        t->shape[3] != 1) {
         return kvs_fail(err, KVS_SELF_MODEL,
                         "tensor %.*s has shape %llu x %llu x %llu where %llu x %llu x %llu is expected",
                         (int)t->name.len, t->name.data, (unsigned long long)t->shape[0],
@@ -354,15 +356,25 @@ kvs_status eng_model_matrix(struct eng_model *m, const struct mdl_tensor *t, uin
     return eng_model_rows(m, t, rows, 0, rows, cols, w, err);
 }
 
-kvs_status eng_model_table(struct eng_model *m, const struct mdl_tensor *t, uint64_t rows, uint64_t cols, bool turned,
-                           float **out, struct kvs_error *err)
+/* Number i of a small tensor; the type was looked at. */
+static float number_of(const struct mdl_tensor *t, uint64_t i)
 {
-    kvs_status s = check_shape(m, t, rows, cols, 1, err);
-    if (s != KVS_OK) {
-        return s;
+    if (t->type == MDL_F32) {
+        float v;
+        memcpy(&v, t->data + 4 * i, sizeof v);
+        return v;
     }
-    if (t->type != MDL_F32) {
-        return kvs_fail(err, KVS_SELF_UNSUPPORTED, "tensor %.*s must be F32", (int)t->name.len, t->name.data);
+    uint16_t h = (uint16_t)(t->data[2 * i] | t->data[2 * i + 1] << 8);
+    return t->type == MDL_F16 ? eng_f16_to_f32(h) : eng_f32_from_bits((uint32_t)h << 16);
+}
+
+/* rows x cols numbers from number `first` on, of a tensor whose shape was looked at; turned: [cols][rows]. */
+static kvs_status take_numbers(struct eng_model *m, const struct mdl_tensor *t, uint64_t first, uint64_t rows,
+                               uint64_t cols, bool turned, float **out, struct kvs_error *err)
+{
+    if (t->type != MDL_F32 && t->type != MDL_F16 && t->type != MDL_BF16) {
+        return kvs_fail(err, KVS_SELF_UNSUPPORTED, "tensor %.*s must be F32, F16 or BF16", (int)t->name.len,
+                        t->name.data);
     }
     if (*out != NULL) {
         return kvs_fail(err, KVS_SELF_MODEL, "tensor %.*s appears twice", (int)t->name.len, t->name.data);
@@ -371,20 +383,30 @@ kvs_status eng_model_table(struct eng_model *m, const struct mdl_tensor *t, uint
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for tensor %.*s", (int)t->name.len, t->name.data);
     }
     m->bytes += rows * cols * sizeof(float);
-    if (m->plan) {
-        return KVS_OK;
-    }
-    memcpy(*out, t->data, (size_t)(rows * cols) * sizeof(float));
-    for (uint64_t i = 0; turned && i < rows * cols; i++) {
-        memcpy(*out + i % cols * rows + i / cols, t->data + 4 * i, sizeof(float));
+    for (uint64_t i = 0; i < rows * cols && !m->plan; i++) {
+        (*out)[turned ? i % cols * rows + i / cols : i] = number_of(t, first + i);
     }
     return KVS_OK;
+}
+
+kvs_status eng_model_table(struct eng_model *m, const struct mdl_tensor *t, uint64_t rows, uint64_t cols, bool turned,
+                           float **out, struct kvs_error *err)
+{
+    kvs_status s = check_shape(m, t, rows, cols, 1, err);
+    return s == KVS_OK ? take_numbers(m, t, 0, rows, cols, turned, out, err) : s;
+}
+
+kvs_status eng_model_piece(struct eng_model *m, const struct mdl_tensor *t, uint64_t all_n, uint64_t first, uint64_t n,
+                           float **out, struct kvs_error *err)
+{
+    kvs_status s = check_shape(m, t, 1, all_n, 1, err);
+    return s == KVS_OK ? take_numbers(m, t, first, 1, n, false, out, err) : s;
 }
 
 kvs_status eng_model_vector(struct eng_model *m, const struct mdl_tensor *t, uint64_t n, float **out,
                             struct kvs_error *err)
 {
-    return eng_model_table(m, t, 1, n, false, out, err);
+    return eng_model_piece(m, t, n, 0, n, out, err);
 }
 
 static kvs_status load_tensors(const struct mdl_gguf *g, const struct eng_load_options *o, struct eng_model *m,
@@ -508,10 +530,8 @@ kvs_status eng_memory_predict(const struct mdl_gguf *g, const struct mdl_card *c
     }
     uint64_t scratch = 0;
     s = eng_ctx_plan(m, layout, c, &scratch, err);
-    *out = (struct eng_memory){.weights = m->resident - m->tables,
-                               .tables = m->tables,
-                               .scratch = scratch,
-                               .loading = m->loading};
+    *out = (struct eng_memory){
+        .weights = m->resident - m->tables, .tables = m->tables, .scratch = scratch, .loading = m->loading};
     eng_model_destroy(m);
     return s;
 }

@@ -44,6 +44,7 @@ struct eng_layer {
     float *attn_post_norm;           /* [width] */
     float *ffn_norm, *ffn_post_norm; /* [width] */
     struct eng_weight gate, up, down;
+    float *gate_bias, *up_bias, *down_bias; /* [ff], [ff], [width] */
     float *sinks; /* [heads]: a score without a value */
     /* Mixture of experts. */
     struct eng_weight router;                                    /* [experts][width] */
@@ -95,9 +96,12 @@ KVS_MUST_CHECK kvs_status eng_model_kv_b(struct eng_model *m, const struct mdl_t
 /* Packs a matrix of the given shape into *w; a vector of n floats into *out. Errors name the tensor. */
 KVS_MUST_CHECK kvs_status eng_model_matrix(struct eng_model *m, const struct mdl_tensor *t, uint64_t rows,
                                            uint64_t cols, struct eng_weight *w, struct kvs_error *err);
-/* A small F32 tensor of the given shape as floats [rows][cols], or turned: [cols][rows]. */
+/* A small F32, F16 or BF16 tensor of the given shape as floats [rows][cols], or turned: [cols][rows]. */
 KVS_MUST_CHECK kvs_status eng_model_table(struct eng_model *m, const struct mdl_tensor *t, uint64_t rows, uint64_t cols,
                                           bool turned, float **out, struct kvs_error *err);
+/* Numbers first .. first + n - 1 of a vector that has all_n of them. */
+KVS_MUST_CHECK kvs_status eng_model_piece(struct eng_model *m, const struct mdl_tensor *t, uint64_t all_n,
+                                          uint64_t first, uint64_t n, float **out, struct kvs_error *err);
 KVS_MUST_CHECK kvs_status eng_model_vector(struct eng_model *m, const struct mdl_tensor *t, uint64_t n, float **out,
                                            struct kvs_error *err);
 

@@ -68,6 +68,7 @@ struct mdl_card {
         float embedding, residual; /* factors: 1 = none */
         float attention;           /* of scores; 0: 1 / sqrt(key_dim) */
         float logit;               /* logits are divided by it */
+        float softcap;             /* c: logits become c * tanh(logit / c); 0: they stay */
     } scale;
     int32_t bos, eos, eot, unk, pad; /* -1 when absent */
     int32_t eog[8];          /* ids that end generation: eos, eot, eom and their like */

@@ -34,7 +34,7 @@ static const struct mdl_arch archs[] = {
      .window_period = 2,
      .gating = MDL_GATE_SOFTMAX_CHOSEN,
      .ff_is_expert = true},
-    {.name = "gemma3", .keys = MDL_KEYS_WINDOW, .neox = true, .window_period = 6, .window_base = 10000, .gemma = true},
+    {.name = "gemma3", .keys = MDL_KEYS_WINDOW | MDL_KEYS_GEMMA, .neox = true, .window_period = 6, .window_base = 10000, .gemma = true},
     {.name = "mamba", .memory = MDL_MEMORY_STATE_ONLY, .keys = MDL_KEYS_STATE},
     {.name = "mamba2", .memory = MDL_MEMORY_STATE_ONLY, .keys = MDL_KEYS_STATE},
     {.name = "falcon-h1", .memory = MDL_MEMORY_STATE_AND_ATTENTION, .keys = MDL_KEYS_STATE, .neox = true},
@@ -105,6 +105,8 @@ static const struct known_key {
     {"rope.scaling.yarn_attn_factor", 0, ONLY, 1},
     {"use_parallel_residual", 0, ONLY, 0},
     {"attn_logit_softcapping", 0, ONLY, 0},
+    {"final_logit_softcapping", MDL_KEYS_GEMMA, ANY, 0},
+    {"mm.tokens_per_image", MDL_KEYS_GEMMA, ANY, 0}, /* says nothing about text */
     {"final_logit_softcapping", 0, ONLY, 0},
     {"attention.temperature_scale", 0, ONLY, 0},
     {"attention.max_alibi_bias", 0, ONLY, 0},
@@ -135,6 +137,7 @@ static const struct known_key {
     {"ssm.time_step_rank", MDL_KEYS_STATE, ANY, 0},
     {"ssm.group_count", MDL_KEYS_STATE, ANY, 0},
     {"ssm.dt_b_c_rms", MDL_KEYS_STATE, ONLY, 0},
+    {"nextn_predict_layers", MDL_KEYS_LATENT, ONLY, 0},
     {"attention.q_lora_rank", MDL_KEYS_LATENT, ANY, 0},
     {"attention.kv_lora_rank", MDL_KEYS_LATENT, ANY, 0},
     {"attention.key_length_mla", MDL_KEYS_LATENT, ANY, 0},
@@ -295,7 +298,7 @@ kvs_status mdl_card_read_window(struct mdl_card *c, const struct mdl_card_reader
 
 kvs_status mdl_card_read_scales(struct mdl_card *c, const struct mdl_card_reader *r)
 {
-    double embedding = 1, residual = 1, attention = 0, logit = 1;
+    double embedding = 1, residual = 1, attention = 0, logit = 1, softcap = 0;
     kvs_status s = KVS_OK;
     if ((r->arch->keys & MDL_KEYS_SCALES) != 0) {
         s = mdl_card_optional_f64(r, "embedding_scale", 1e-6, 1e6, &embedding);
@@ -310,10 +313,12 @@ kvs_status mdl_card_read_scales(struct mdl_card *c, const struct mdl_card_reader
             ->gemma) { /* the 27B, known by its layers, divides scores by what heads of equal parts of the width would have */
         embedding = sqrt((double)c->width);
         attention = c->layers == 62 ? 1.0 / sqrt((double)c->width / c->heads) : 0;
+        s = mdl_card_optional_f64(r, "final_logit_softcapping", 0, 1e6, &softcap);
     }
     c->scale.embedding = (float)embedding;
     c->scale.residual = (float)residual;
     c->scale.attention = (float)attention;
     c->scale.logit = (float)logit;
+    c->scale.softcap = (float)softcap;
     return s;
 }

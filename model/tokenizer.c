@@ -554,8 +554,9 @@ static kvs_status read_kind(struct mdl_tokenizer *t, const struct mdl_gguf *g, s
     }
     if (t->spm)
         return KVS_OK;
+    t->pre_guessed = mdl_gguf_kind(g, "tokenizer.ggml.pre") == NULL;
     if (!mdl_gguf_str(g, "tokenizer.ggml.pre", &pre))
-        pre = (struct mdl_str){"(absent)", 8};
+        pre = t->pre_guessed ? (struct mdl_str){"default", 7} : (struct mdl_str){"(not a string)", 14};
     return mdl_pretok_find(pre, &t->pretok, err);
 }
 
@@ -591,6 +592,11 @@ static kvs_status fill(struct mdl_tokenizer *t, const struct mdl_gguf *g, struct
     t->add_bos = t->add_bos && t->bos != MDL_NO_ID;
     t->add_eos = t->add_eos && t->eos != MDL_NO_ID;
     return st;
+}
+
+bool mdl_tokenizer_pre_guessed(const struct mdl_tokenizer *t)
+{
+    return t->pre_guessed;
 }
 
 kvs_status mdl_tokenizer_create(const struct mdl_gguf *g, struct mdl_tokenizer **out, struct kvs_error *err)

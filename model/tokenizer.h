@@ -21,6 +21,12 @@ KVS_MUST_CHECK kvs_status mdl_ids_push(struct mdl_ids *v, int32_t id);
  * error that names it. */
 KVS_MUST_CHECK kvs_status mdl_tokenizer_create(const struct mdl_gguf *g, struct mdl_tokenizer **out, struct kvs_error *err);
 void mdl_tokenizer_destroy(struct mdl_tokenizer *t);
+/* A byte-level BPE file that does not say how its text is cut (tokenizer.ggml.pre, absent before May 2024): it is cut the
+ * way called "default", which may not be how the model was trained. Whoever loads one says so. */
+bool mdl_tokenizer_pre_guessed(const struct mdl_tokenizer *t);
+#define MDL_PRE_GUESSED_TEXT                                                                                         \
+    "the model file has no tokenizer.ggml.pre: text is cut the way called 'default', which may not be how the model " \
+    "was trained; answers may be worse than they should be"
 
 enum mdl_encode_flags {
     MDL_ADD_SPECIAL = 1,   /* BOS / EOS where the file asks for them */

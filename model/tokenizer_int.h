@@ -46,6 +46,7 @@ struct mdl_pretok;
 
 struct mdl_tokenizer {
     bool spm;
+    bool pre_guessed;
     bool add_bos, add_eos, space_prefix;
     int32_t bos, eos, unk;
     uint32_t vocab; /* ids below it are tokens; texts from it on are merge results that are no tokens */

@@ -26,7 +26,14 @@ void eng_block_ffn(struct eng_run *r, uint32_t layer)
     eng_team_barrier(r->self);
     ENG_OWN_ROWS (r, i) {
         float *g = eng_row_at(c->g, i, c->g_stride);
-        eng_activate(r, g, eng_row_at(c->u, i, c->g_stride), l->down.cols);
+        float *u = eng_row_at(c->u, i, c->g_stride);
+        if (l->gate_bias != NULL) {
+            r->ops->add(g, l->gate_bias, l->down.cols);
+        }
+        if (l->up_bias != NULL) {
+            r->ops->add(u, l->up_bias, l->down.cols);
+        }
+        eng_activate(r, g, u, l->down.cols);
         if (eng_ops_quantized(l->down.type)) {
             eng_quantize_row(r, i, g, l->down.cols);
         }
@@ -35,5 +42,6 @@ void eng_block_ffn(struct eng_run *r, uint32_t layer)
     eng_products(r, &(struct eng_product){&l->down, c->y, c->y_stride}, 1, c->g, c->g_stride, c->rows);
     eng_team_barrier(r->self);
     r->pending = true;
+    r->pending_bias = l->down_bias;
     r->pending_norm = l->ffn_post_norm;
 }

@@ -164,6 +164,9 @@ static void head_strip(struct eng_run *r, uint32_t s)
             r->ops->scale(to, 1.0f / r->card->scale.logit, valid);
         }
         eng_row_bad(c, c->logit_row[i], r->ops->below(to, valid, INFINITY));
+        if (r->card->scale.softcap != 0.0f) {
+            r->ops->softcap(to, r->card->scale.softcap, valid);
+        }
     }
 }
 

@@ -38,10 +38,22 @@ typedef enum extent_of {
     LATENT_O
 } extent_of;
 
-/* QKV and GATE_UP: several matrices of the layer one above the other. EACH: a matrix for each expert; EACH_GATE_UP: two;
+/* QKV and GATE_UP: several matrices of the layer one above the other; QKV_BIAS: vectors one after the other. EACH: a matrix for each expert; EACH_GATE_UP: two;
  * EACH_HEAD: one for each head. KV_B: two for each head, one above the other.
  * TABLE, TURNED: rows x cols floats, or cols x rows of them. */
-typedef enum slot_form { VECTOR, MATRIX, QKV, GATE_UP, EACH, EACH_GATE_UP, EACH_HEAD, KV_B, TABLE, TURNED } slot_form;
+typedef enum slot_form {
+    VECTOR,
+    MATRIX,
+    QKV,
+    QKV_BIAS,
+    GATE_UP,
+    EACH,
+    EACH_GATE_UP,
+    EACH_HEAD,
+    KV_B,
+    TABLE,
+    TURNED
+} slot_form;
 
 static const struct slot {
     const char *name;
@@ -60,6 +72,7 @@ static const struct slot {
     {"attn_q.bias", ENG_PART_QKV_BIAS, VECTOR, AT(q_bias), ONE, HEADS_Q},
     {"attn_k.bias", ENG_PART_QKV_BIAS, VECTOR, AT(k_bias), ONE, HEADS_K},
     {"attn_v.bias", ENG_PART_QKV_BIAS, VECTOR, AT(v_bias), ONE, HEADS_V},
+    {"attn_qkv.bias", ENG_PART_QKV_BIAS, QKV_BIAS, AT(q_bias), ONE, WIDTH},
     {"attn_output.bias", ENG_PART_O_BIAS, VECTOR, AT(o_bias), ONE, WIDTH},
     {"attn_q_norm.weight", ENG_PART_QK_NORM, VECTOR, AT(q_norm), ONE, KEY},
     {"attn_k_norm.weight", ENG_PART_QK_NORM, VECTOR, AT(k_norm), ONE, KEY},
@@ -68,6 +81,9 @@ static const struct slot {
     {"ffn_up.weight", ENG_PART_FFN, MATRIX, AT(up), FF, WIDTH},
     {"ffn_up.weight", ENG_PART_FFN_FUSED, GATE_UP, AT(gate), FF, WIDTH},
     {"ffn_down.weight", ENG_PART_FFN | ENG_PART_FFN_FUSED, MATRIX, AT(down), WIDTH, FF},
+    {"ffn_gate.bias", ENG_PART_FFN_BIAS, VECTOR, AT(gate_bias), ONE, FF},
+    {"ffn_up.bias", ENG_PART_FFN_BIAS, VECTOR, AT(up_bias), ONE, FF},
+    {"ffn_down.bias", ENG_PART_FFN_BIAS, VECTOR, AT(down_bias), ONE, WIDTH},
     {"post_attention_norm.weight", ENG_PART_POST_NORMS, VECTOR, AT(attn_post_norm), ONE, WIDTH},
     {"post_ffw_norm.weight", ENG_PART_POST_NORMS, VECTOR, AT(ffn_post_norm), ONE, WIDTH},
     {"post_attention_norm.weight", ENG_PART_LATE_NORM, VECTOR, AT(ffn_norm), ONE, WIDTH},
@@ -206,6 +222,18 @@ static kvs_status take_qkv(struct eng_model *m, struct eng_layer *l, const struc
     return s == KVS_OK ? eng_model_rows(m, t, all, q + k, v, c->width, &l->v, err) : s;
 }
 
+static kvs_status take_qkv_bias(struct eng_model *m, struct eng_layer *l, const struct mdl_tensor *t,
+                                struct kvs_error *err)
+{
+    const struct mdl_card *c = &m->card;
+    uint64_t q = extent(c, HEADS_Q), k = extent(c, HEADS_K), v = extent(c, HEADS_V), all = q + k + v;
+    kvs_status s = eng_model_piece(m, t, all, 0, q, &l->q_bias, err);
+    if (s == KVS_OK) {
+        s = eng_model_piece(m, t, all, q, k, &l->k_bias, err);
+    }
+    return s == KVS_OK ? eng_model_piece(m, t, all, q + k, v, &l->v_bias, err) : s;
+}
+
 static kvs_status take(struct eng_model *m, struct eng_layer *l, const struct slot *s, const struct mdl_tensor *t,
                        struct kvs_error *err)
 {
@@ -218,6 +246,7 @@ static kvs_status take(struct eng_model *m, struct eng_layer *l, const struct sl
     case TURNED: return eng_model_table(m, t, rows, cols, s->form == TURNED, field, err);
     case MATRIX: return eng_model_matrix(m, t, rows, cols, field, err);
     case QKV: return take_qkv(m, l, t, err);
+    case QKV_BIAS: return take_qkv_bias(m, l, t, err);
     case EACH: return eng_model_each(m, t, c->experts.count, rows, 0, rows, cols, field, err);
     case EACH_HEAD: return eng_model_each(m, t, c->heads, rows, 0, rows, cols, field, err);
     case KV_B: return eng_model_kv_b(m, t, &l->latent, err);
@@ -284,8 +313,8 @@ kvs_status eng_tensors_complete(struct eng_model *m, struct kvs_error *err)
     for (uint32_t l = 0; l < m->card.layers; l++) {
         uint32_t must = m->arch->parts(&m->card, l).must;
         for (size_t i = 0; i < SLOTS; i++) {
-            if ((slots[i].part & must) != 0 && slots[i].form != QKV && slots[i].form != EACH_GATE_UP &&
-                slots[i].form != KV_B && data_of(&m->layer[l], &slots[i]) == NULL) {
+            if ((slots[i].part & must) != 0 && slots[i].form != QKV && slots[i].form != QKV_BIAS &&
+                slots[i].form != EACH_GATE_UP && slots[i].form != KV_B && data_of(&m->layer[l], &slots[i]) == NULL) {
                 return kvs_fail(err, KVS_SELF_MODEL, "tensor blk.%u.%s is missing", l, slots[i].name);
             }
         }

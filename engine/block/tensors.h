@@ -12,7 +12,7 @@
 enum {
     ENG_PART_NORM = 1u << 0,           /* attn_norm: input norm of the layer */
     ENG_PART_ATTENTION = 1u << 1,      /* attn_q, attn_k, attn_v or attn_qkv; attn_output */
-    ENG_PART_QKV_BIAS = 1u << 2,       /* their biases */
+    ENG_PART_QKV_BIAS = 1u << 2,       /* their biases, or attn_qkv.bias */
     ENG_PART_O_BIAS = 1u << 3,         /* attn_output.bias */
     ENG_PART_QK_NORM = 1u << 4,        /* attn_q_norm, attn_k_norm [head dim] */
     ENG_PART_FFN_NORM = 1u << 5,       /* ffn_norm */
@@ -33,6 +33,7 @@ enum {
     ENG_PART_LATENT = 1u << 21, /* attn_kv_a_mqa, attn_kv_a_norm, attn_k_b and attn_v_b or attn_kv_b, attn_output */
     ENG_PART_LATENT_ONE_STEP = 1u << 22,  /* attn_q */
     ENG_PART_LATENT_TWO_STEPS = 1u << 23, /* attn_q_a, attn_q_a_norm, attn_q_b */
+    ENG_PART_FFN_BIAS = 1u << 24,         /* ffn_gate.bias, ffn_up.bias, ffn_down.bias */
     ENG_PART_BARE_FFN_NORM = 1u << 20,    /* falcon-h1: the norm is called ffn_norm, without .weight */
 };
 

@@ -99,6 +99,7 @@ struct eng_ops {
     void (*silu_mul)(float *g, const float *u, uint32_t n);            /* g = silu(g) * u */
     void (*gelu_mul)(float *g, const float *u, uint32_t n);            /* GELU by its tanh form */
     void (*clamped_swiglu)(float *g, const float *u, uint32_t n);      /* numerics.md, "gates" */
+    void (*softcap)(float *x, float cap, uint32_t n);                  /* x = cap * tanh(x / cap) */
     /* Rotated pairs are (2i, 2i + 1), or with neox (i, i + rope_dims / 2). */
     void (*rope)(float *x, uint32_t heads, uint32_t head_dim, uint32_t rope_dims, const float *cosines,
                  const float *sines);

@@ -103,6 +103,13 @@ static inline float eng_gelu(float g)
     return g / (1.0f + eng_exp(-((g * ENG_GELU_SLOPE) * fmaf(ENG_GELU_CUBE, g * g, 1.0f))));
 }
 
+/* cap * tanh(x / cap), by u = exp(-2 |x / cap|) as (1 - u) / (1 + u); the sign is that of x. */
+static inline float eng_softcap(float x, float cap)
+{
+    float u = eng_exp(fabsf(x / cap) * -2.0f);
+    return copysignf(cap * ((1.0f - u) / (1.0f + u)), x);
+}
+
 static inline float eng_clamped_swiglu(float g, float u)
 {
     g = g < ENG_SWIGLU_LIMIT ? g : ENG_SWIGLU_LIMIT;

@@ -4,6 +4,7 @@
 #include "router/edge/model.h"
 
 #include "sys/clock.h"
+#include "sys/log.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -76,6 +77,8 @@ kvs_status rtr_models_add(struct rtr_models *t, const struct msg_card *worker, c
     m->created = kvs_wall_s();
     m->key = t->next_key++;
     kvs_status s = read_header(m, header, n, err);
+    if (s == KVS_OK && mdl_tokenizer_pre_guessed(m->tokenizer))
+        KVS_WARN("pre-tokenizer guessed", "model=%s cause=\"%s\"", m->name, MDL_PRE_GUESSED_TEXT);
     if (s != KVS_OK) {
         rtr_model_release(m);
         return s;

@@ -112,5 +112,20 @@ def test_prefill_and_decode_equal_the_goldens():
         print(f"        {golden or name}: within {worst:.6f}")
 
 
+def test_model_info_says_what_a_model_has():
+    """What grows with every token, what does not, and the parts that only some have."""
+    for name, words in (("tiny-gemma3", ["window         the last 16 tokens in 6 of 7 layers", "kv a token     96 bytes in f16",
+                                         "kv in windows  9216 bytes a sequence in f16, in 6 layers"]),
+                        ("tiny-mixtral", ["experts        2 of 8 a token, feed-forward 24"]),
+                        ("tiny-deepseek2", ["latent         rank 32, with 8 rotated; queries' rank 24",
+                                            "experts        2 of 8 a token, feed-forward 32, shared 32, none in the first 1 layers",
+                                            "kv a token     240 bytes in f16"]),
+                        ("tiny-qwen3", ["tokenizer      llama\n"])):
+        r = run(["kvasir", "model", "info", file_of(name)])
+        assert r.returncode == 0, r.stderr
+        for word in words:
+            assert word in r.stdout, f"{name}: {word!r} is not in\n{r.stdout}"
+
+
 if __name__ == "__main__":
     main()

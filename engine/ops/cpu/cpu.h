@@ -42,6 +42,7 @@ void eng_avx2_scale(float *x, float s, uint32_t n);
 void eng_avx2_add_scaled(float *y, const float *x, float s, uint32_t n);
 void eng_avx2_gelu_mul(float *g, const float *u, uint32_t n);
 void eng_avx2_clamped_swiglu(float *g, const float *u, uint32_t n);
+void eng_avx2_softcap(float *x, float cap, uint32_t n);
 void eng_avx2_rope_neox(float *x, uint32_t heads, uint32_t head_dim, uint32_t rope_dims, const float *cosines,
                         const float *sines);
 bool eng_avx2_below(const float *x, uint32_t n, float limit);

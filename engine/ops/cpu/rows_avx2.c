@@ -173,6 +173,22 @@ void eng_avx2_clamped_swiglu(float *g, const float *u, uint32_t n)
     }
 }
 
+void eng_avx2_softcap(float *x, float cap, uint32_t n)
+{
+    const __m256 one = _mm256_set1_ps(1.0f), sign = _mm256_set1_ps(-0.0f), twice = _mm256_set1_ps(-2.0f),
+                 c = _mm256_set1_ps(cap);
+    uint32_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        __m256 v = _mm256_loadu_ps(x + i);
+        __m256 u = eng_exp8(_mm256_mul_ps(_mm256_andnot_ps(sign, _mm256_div_ps(v, c)), twice));
+        __m256 y = _mm256_mul_ps(c, _mm256_div_ps(_mm256_sub_ps(one, u), _mm256_add_ps(one, u)));
+        _mm256_storeu_ps(x + i, _mm256_or_ps(_mm256_andnot_ps(sign, y), _mm256_and_ps(sign, v)));
+    }
+    for (; i < n; i++) {
+        x[i] = eng_softcap(x[i], cap);
+    }
+}
+
 void eng_avx2_rope_neox(float *x, uint32_t heads, uint32_t head_dim, uint32_t rope_dims, const float *cosines,
                         const float *sines)
 {

@@ -15,6 +15,7 @@ const struct eng_ops eng_ops_avx2 = {
     .add_scaled = eng_avx2_add_scaled,
     .gelu_mul = eng_avx2_gelu_mul,
     .clamped_swiglu = eng_avx2_clamped_swiglu,
+    .softcap = eng_avx2_softcap,
     .rope = eng_avx2_rope,
     .rope_neox = eng_avx2_rope_neox,
     .below = eng_avx2_below,

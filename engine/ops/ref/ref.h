@@ -35,6 +35,7 @@ void eng_ref_scale(float *x, float s, uint32_t n);
 void eng_ref_add_scaled(float *y, const float *x, float s, uint32_t n);
 void eng_ref_gelu_mul(float *g, const float *u, uint32_t n);
 void eng_ref_clamped_swiglu(float *g, const float *u, uint32_t n);
+void eng_ref_softcap(float *x, float cap, uint32_t n);
 void eng_ref_rope_neox(float *x, uint32_t heads, uint32_t head_dim, uint32_t rope_dims, const float *cosines,
                        const float *sines);
 bool eng_ref_below(const float *x, uint32_t n, float limit);

@@ -60,6 +60,13 @@ void eng_ref_clamped_swiglu(float *g, const float *u, uint32_t n)
     }
 }
 
+void eng_ref_softcap(float *x, float cap, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        x[i] = eng_softcap(x[i], cap);
+    }
+}
+
 void eng_ref_rope_neox(float *x, uint32_t heads, uint32_t head_dim, uint32_t rope_dims, const float *cosines,
                        const float *sines)
 {

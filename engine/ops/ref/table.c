@@ -16,6 +16,7 @@ const struct eng_ops eng_ops_ref = {
     .add_scaled = eng_ref_add_scaled,
     .gelu_mul = eng_ref_gelu_mul,
     .clamped_swiglu = eng_ref_clamped_swiglu,
+    .softcap = eng_ref_softcap,
     .rope = eng_ref_rope,
     .rope_neox = eng_ref_rope_neox,
     .below = eng_ref_below,

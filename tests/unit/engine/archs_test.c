@@ -55,12 +55,12 @@ static void follow_model(const struct model *m, const char *isa)
                 (struct bounds){.logit = most, .margin = 2 * most});
 }
 
-/* An architecture without a file of another engine's: a float64 computation by NumPy (tests/vectors/engine/make_smollm3.py). */
-static void test_smollm3(void **state)
+/* What no file of another engine's is at hand for: float64 computations by NumPy (tests/vectors/engine/make_*.py). */
+static void follow_numpy(const char *name)
 {
-    (void)state;
-    static const char file[] = KVS_SOURCE_DIR "/tests/vectors/engine/tiny-smollm3.gguf",
-                      golden[] = KVS_SOURCE_DIR "/tests/vectors/engine/tiny-smollm3.golden.jsonl";
+    char file[512], golden[512];
+    (void)snprintf(file, sizeof file, "%s/tests/vectors/engine/%s.gguf", KVS_SOURCE_DIR, name);
+    (void)snprintf(golden, sizeof golden, "%s/tests/vectors/engine/%s.golden.jsonl", KVS_SOURCE_DIR, name);
     const char *const isas[] = {"ref", NULL};
     for (int i = 0; i < 2; i++) {
         struct bounds near = {.logit = 0.0005, .margin = 0};
@@ -71,6 +71,19 @@ static void test_smollm3(void **state)
         assert_int_equal(follow_file(file, golden, false, &pieces, 9, near), 4 * 64);
         follow_file(file, golden, false, &half, 0, (struct bounds){.logit = 0.05, .margin = 0.1});
     }
+}
+
+static void test_smollm3(void **state)
+{
+    (void)state;
+    follow_numpy("tiny-smollm3");
+}
+
+/* llama with all the biases that it may have, the one of q, k and v in one tensor, and norms in F16. */
+static void test_biases(void **state)
+{
+    (void)state;
+    follow_numpy("tiny-biased");
 }
 
 static void test_architectures(void **state)
@@ -160,9 +173,8 @@ int main(int argc, char **argv)
         return 0;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_smollm3),
-        cmocka_unit_test(test_architectures),
-        cmocka_unit_test(test_architectures_by_the_reference),
+        cmocka_unit_test(test_smollm3),       cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_architectures), cmocka_unit_test(test_architectures_by_the_reference),
         cmocka_unit_test(test_digests),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

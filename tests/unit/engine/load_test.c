@@ -99,7 +99,12 @@ static void test_refusals_name_the_tensor(void **state)
         {3, {"blk.0.attn_q.weight", MDL_F32, W + 1, W}, KVS_SELF_MODEL, "blk.0.attn_q.weight has shape"},
         {4, {"blk.0.attn_k.weight", MDL_Q5_0, W, W}, KVS_SELF_MODEL, "blk.0.attn_k.weight has shape"},
         {5, {"blk.0.attn_v.weight", MDL_Q6_K, W / 2, 256}, KVS_SELF_MODEL, "blk.0.attn_v.weight has shape"},
-        {7, {"blk.0.ffn_norm.weight", MDL_F16, 0, W}, KVS_SELF_UNSUPPORTED, "blk.0.ffn_norm.weight"},
+        {7,
+         {"blk.0.ffn_norm.weight", MDL_Q8_0, 0, W},
+         KVS_SELF_UNSUPPORTED,
+         "ffn_norm.weight must be F32, F16 or BF16"},
+        {COUNT, {"blk.0.attn_qkv.bias", MDL_F32, 0, W}, KVS_SELF_MODEL, "blk.0.attn_qkv.bias has shape"},
+        {COUNT, {"blk.0.ffn_up.bias", MDL_F32, 0, W}, KVS_SELF_MODEL, "blk.0.ffn_up.bias has shape"},
         {10, {"blk.0.ffn_down.weight", MDL_F32, W, W}, KVS_SELF_MODEL, "blk.0.ffn_down.weight"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

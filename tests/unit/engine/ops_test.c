@@ -433,6 +433,30 @@ static void test_gates(void **state)
     }
 }
 
+/* A soft cap: the tables agree on every bit, the C library's tanh is near, and nothing gets beyond the cap. */
+static void test_softcap(void **state)
+{
+    (void)state;
+    struct kvs_rng r = {.state = 67};
+    for (uint32_t i = 0; i < 400; i++) {
+        uint32_t n = 1 + (uint32_t)kvs_rng_below(&r, 70);
+        float cap = i % 3 == 0 ? 30.0f : 0.5f * (float)(1 + kvs_rng_below(&r, 200)), x[70], y[2][70];
+        ops_fill(&r, x, n, (kind)(i % 4));
+        if (i % 5 == 0) {
+            x[0] = i % 2 ? 3e38f : -0.0f;
+        }
+        for (uint32_t t = 0; t < table_count; t++) {
+            memcpy(y[t], x, sizeof x);
+            tables[t]->softcap(y[t], cap, n);
+            assert_memory_equal(y[t], y[0], n * 4);
+        }
+        for (uint32_t j = 0; j < n; j++) {
+            assert_true(fabs((double)y[0][j] - (double)cap * tanh((double)x[j] / (double)cap)) <= 3e-7 * (double)cap);
+            assert_true(fabsf(y[0][j]) <= cap && signbit(y[0][j]) == signbit(x[j]));
+        }
+    }
+}
+
 /* A latent page is another place for the same numbers. */
 static void test_latent_equals_shared_keys(void **state)
 {
@@ -547,6 +571,7 @@ int main(void)
         cmocka_unit_test(test_window_is_right),
         cmocka_unit_test(test_eight_bit_pages),
         cmocka_unit_test(test_gates),
+        cmocka_unit_test(test_softcap),
         cmocka_unit_test(test_latent_equals_shared_keys),
         cmocka_unit_test(test_attention_ignores_block_size),
         cmocka_unit_test(test_blocks_equal_gguf_package),

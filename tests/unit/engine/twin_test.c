@@ -24,6 +24,7 @@
 #define LAYERS 2u
 #define TOKENS 41u
 #define BOUND 0.004
+#define CAP 1.5f
 
 struct maker {
     struct tst_gguf *w;
@@ -294,6 +295,33 @@ static void latent_model(struct maker *m, bool lite)
     }
 }
 
+static void gemma_model(struct maker *m, float cap)
+{
+    common(m);
+    key(m, "attention.head_count", 4);
+    key(m, "attention.head_count_kv", 2);
+    key(m, "attention.key_length", 16);
+    key(m, "attention.value_length", 16);
+    key(m, "attention.sliding_window", 8);
+    key(m, "feed_forward_length", 96);
+    key(m, "mm.tokens_per_image", 256);
+    if (cap != 0) {
+        key_f32(m, "final_logit_softcapping", cap);
+    }
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        norm(m, l, "attn_norm.weight", WIDTH);
+        matrix(m, l, "attn_q.weight", WIDTH, 64, 1);
+        matrix(m, l, "attn_k.weight", WIDTH, 32, 1);
+        matrix(m, l, "attn_v.weight", WIDTH, 32, 1);
+        norm(m, l, "attn_q_norm.weight", 16);
+        norm(m, l, "attn_k_norm.weight", 16);
+        matrix(m, l, "attn_output.weight", 64, WIDTH, 1);
+        norm(m, l, "post_attention_norm.weight", WIDTH);
+        feed_forward(m, l, 96);
+        norm(m, l, "post_ffw_norm.weight", WIDTH);
+    }
+}
+
 static uint8_t *file_of(const char *model, bool quantized, size_t *size_out)
 {
     bool latent = strncmp(model, "deepseek2", 9) == 0;
@@ -303,7 +331,10 @@ static uint8_t *file_of(const char *model, bool quantized, size_t *size_out)
                               : strncmp(model, "granitehybrid", 13) == 0 ? "granitehybrid"
                                                                          : model,
                       .quantized = quantized};
-    if (latent) {
+    if (strncmp(model, "gemma3", 6) == 0) {
+        m.arch = "gemma3";
+        gemma_model(&m, strcmp(model, "gemma3 capped") == 0 ? CAP : 0);
+    } else if (latent) {
         latent_model(&m, strcmp(model, "deepseek2 lite") == 0);
     } else {
         state_model(&m, strcmp(model, "granitehybrid mixture") == 0);
@@ -377,8 +408,27 @@ static void test_stretched_context(void **state)
     free(file);
 }
 
+/* A model's logits with a soft cap are its logits without one, capped; on every path. */
+static void test_capped_logits(void **state)
+{
+    (void)state;
+    static float plain[TOKENS * VOCAB], capped[TOKENS * VOCAB], other[TOKENS * VOCAB];
+    double largest = 0;
+    logits_of("gemma3", false, "ref", 0, plain);
+    logits_of("gemma3 capped", false, "ref", 0, capped);
+    logits_of("gemma3 capped", false, NULL, 3, other);
+    assert_memory_equal(other, capped, sizeof other);
+    for (uint32_t i = 0; i < TOKENS * VOCAB; i++) {
+        double want = (double)CAP * tanh((double)plain[i] / (double)CAP);
+        largest = fmax(largest, fabs((double)plain[i]));
+        assert_true(fabs((double)capped[i] - want) <= 1e-6);
+    }
+    assert_true(largest > (double)CAP);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_twins), cmocka_unit_test(test_stretched_context)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_twins), cmocka_unit_test(test_capped_logits),
+                                       cmocka_unit_test(test_stretched_context)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

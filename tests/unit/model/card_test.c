@@ -415,6 +415,21 @@ static void test_divisors_and_scaling(void **state)
     }
 }
 
+/* What only one architecture may have, and what says nothing about text. */
+static void test_keys_of_one_architecture(void **state)
+{
+    (void)state;
+    struct mdl_card c = taken(with("gemma3", "final_logit_softcapping", F32, 30));
+    assert_true(c.scale.softcap == 30.0f);
+    assert_true(taken(with("gemma3", "mm.tokens_per_image", U32, 256)).scale.softcap == 0.0f);
+    refused(with("gemma3", "attn_logit_softcapping", F32, 50), "gemma3.attn_logit_softcapping: 50 is not supported");
+    refused(with("llama", "final_logit_softcapping", F32, 30), "llama.final_logit_softcapping: 30 is not supported");
+    refused(with("llama", "mm.tokens_per_image", U32, 256), "llama.mm.tokens_per_image: not known");
+    refused(with("gemma3", "final_logit_softcapping", STRING, 0), "final_logit_softcapping: its value of kind string");
+    refused(with("deepseek2", "nextn_predict_layers", U32, 1), "deepseek2.nextn_predict_layers: 1 is not supported");
+    refused(with("deepseek2", "nextn_predict_layers", U32, 0), "deepseek2.attention.kv_lora_rank: absent");
+}
+
 static void test_experts(void **state)
 {
     (void)state;
@@ -478,7 +493,7 @@ static void test_tokenizers_that_are_not_there(void **state)
     tokenizer_refused(NULL, NULL, false, "tokenizer.ggml.model: absent");
     tokenizer_refused("bert", NULL, false, "tokenizer.ggml.model: 'bert' is not supported");
     tokenizer_refused("gpt2", "qwen99", false, "tokenizer.ggml.pre: 'qwen99' is none of the");
-    tokenizer_refused("gpt2", NULL, false, "tokenizer.ggml.pre: '(absent)'");
+    tokenizer_refused("gpt2", NULL, false, "tokenizer.ggml.merges: absent"); /* no .pre: a warning, no error */
     tokenizer_refused("gpt2", "gpt-2", false, "tokenizer.ggml.merges: absent");
     tokenizer_refused("gpt2", "gpt-2", true, "tokenizer.ggml.merges: entry 0");
     tokenizer_refused("llama", NULL, false, "tokenizer.ggml.scores: absent");
@@ -495,6 +510,7 @@ int main(void)
         cmocka_unit_test(test_truth_values),
         cmocka_unit_test(test_patterns_of_windows),
         cmocka_unit_test(test_divisors_and_scaling),
+        cmocka_unit_test(test_keys_of_one_architecture),
         cmocka_unit_test(test_experts),
         cmocka_unit_test(test_tokenizers_that_are_not_there),
     };

@@ -9,6 +9,7 @@
 
 #include "base/rng.h"
 #include "model/tokenizer.h"
+#include "model/tokenizer_int.h"
 #include "tests/support/files.h"
 #include "tests/support/gguf_writer.h"
 
@@ -332,7 +333,8 @@ static struct mdl_tokenizer *small_bpe(const char *pre)
     struct kvs_error err = {0};
     size_t size;
     tst_gguf_str(w, "tokenizer.ggml.model", "gpt2");
-    tst_gguf_str(w, "tokenizer.ggml.pre", pre);
+    if (pre != NULL)
+        tst_gguf_str(w, "tokenizer.ggml.pre", pre);
     tst_gguf_strs(w, "tokenizer.ggml.tokens", tokens, 7);
     tst_gguf_strs(w, "tokenizer.ggml.merges", merges, 3);
     tst_gguf_i32s(w, "tokenizer.ggml.token_type", types, 7);
@@ -346,6 +348,22 @@ static struct mdl_tokenizer *small_bpe(const char *pre)
     return t;
 }
 
+/* A file that does not say how text is cut is read as "default", and says that it is. */
+static void test_a_missing_name_means_default_and_is_told(void **state)
+{
+    (void)state;
+    const char *const names[] = {"default", "gpt-2"};
+    struct mdl_tokenizer *silent = small_bpe(NULL);
+    assert_true(mdl_tokenizer_pre_guessed(silent));
+    for (int i = 0; i < 2; i++) {
+        struct mdl_tokenizer *t = small_bpe(names[i]);
+        assert_false(mdl_tokenizer_pre_guessed(t));
+        assert_int_equal(t->pretok == silent->pretok, i == 0);
+        mdl_tokenizer_destroy(t);
+    }
+    mdl_tokenizer_destroy(silent);
+}
+
 /* What the families differ in beside their cuts (Hugging Face's ignore_merges; add_bos where the file does not say):
  * llama-bpe and tekken take a piece that is a token whole and begin with BOS, the others do neither. */
 static void test_whole_pieces_and_bos_go_by_the_family(void **state)
@@ -354,8 +372,8 @@ static void test_whole_pieces_and_bos_go_by_the_family(void **state)
     static const struct {
         const char *pre;
         bool whole;
-    } families[] = {{"gpt-2", false}, {"smollm", false}, {"qwen2", false}, {"gpt-4o", false}, {"dbrx", false}, {"llama-bpe", true},
-                    {"falcon-h1", true}, {"tekken", true}};
+    } families[] = {{"gpt-2", false}, {"smollm", false},   {"qwen2", false},    {"gpt-4o", false},
+                    {"dbrx", false},  {"llama-bpe", true}, {"falcon-h1", true}, {"tekken", true}};
     for (size_t i = 0; i < sizeof families / sizeof families[0]; i++) {
         struct mdl_tokenizer *t = small_bpe(families[i].pre);
         struct mdl_ids ids = encode(t, "abc", 3, MDL_ADD_SPECIAL);
@@ -371,6 +389,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_whole_pieces_and_bos_go_by_the_family),
+        cmocka_unit_test(test_a_missing_name_means_default_and_is_told),
         cmocka_unit_test(test_vectors_gpt2),
         cmocka_unit_test(test_vectors_starcoder),
         cmocka_unit_test(test_vectors_falcon),

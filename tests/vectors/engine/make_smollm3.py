@@ -82,8 +82,8 @@ class Sequence:
         return self.w["token_embd.weight"] @ norm(x, self.w["output_norm.weight"])
 
 
-def answer(w, prompt):
-    s, out = Sequence(w), []
+def answer(w, prompt, sequence=Sequence):
+    s, out = sequence(w), []
     for token in prompt:
         logits = s.step(token)
     first = logits
@@ -94,8 +94,8 @@ def answer(w, prompt):
     return {"prompt": "", "prompt_ids": [int(t) for t in prompt], "out": out, "logits0": [round(float(v), 6) for v in first]}
 
 
-def write(path, w):
-    g = gguf.GGUFWriter(path, "smollm3")
+def write(path, w, arch="smollm3"):
+    g = gguf.GGUFWriter(path, arch)
     g.add_block_count(LAYERS)
     g.add_context_length(512)
     g.add_embedding_length(WIDTH)
