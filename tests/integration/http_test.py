@@ -3,6 +3,7 @@
 import concurrent.futures
 
 from kvasir_cluster import *
+from placement_test import Delta
 
 
 def cluster():
@@ -120,6 +121,50 @@ def test_stream_is_the_same_answer():
         reasons = [x["finish_reason"] for x in choices if x.get("finish_reason")]
         assert reasons == ["length"]
         assert events[-1]["usage"]["completion_tokens"] == 20
+
+
+def test_what_came_of_requests_is_counted():
+    """Each kind of end counts once and under its own name (a deadline: stops_test.py); TTFT and the time between tokens are what was waited."""
+    delay, n = 0.05, 12
+    kinds = ("ok", "invalid", "cancelled", "deadline", "busy", "error")
+    with Cluster(need(STORIES, "stories260K"), "--context", 512, env={"KVASIR_FAILPOINTS_SET": f"decode.after_token=delay:{1000 * delay:.0f}@1+"}) as c:
+        page = c.metrics()
+
+        def own(d, name):
+            """The router's own, and the decode worker's, which the router's page repeats."""
+            worker = d(name, worker="decode-0")
+            return d(name) - worker, worker
+
+        def counted(what, times=1):
+            nonlocal page
+            before, page = page, c.metrics()
+            d = Delta(before, page)
+            assert {k: d("kvasir_requests_total", outcome=k) for k in kinds} == {k: times * (k == what) for k in kinds}, f"after {what}"
+            return d
+        start = time.monotonic()
+        assert len(c.complete([1, 403], n).choice()["token_ids"]) == n
+        took = time.monotonic() - start
+        d = counted("ok")
+        assert own(d, "kvasir_ttft_seconds_count") == (1, 1) and own(d, "kvasir_itl_seconds_count") == (n - 1, n - 1), "tokens"
+        for between, first in zip(own(d, "kvasir_itl_seconds_sum"), own(d, "kvasir_ttft_seconds_sum")):
+            assert 0.9 * delay * (n - 2) <= between <= took and 0 < first and first + between <= took, (first, between, took)
+        # the router's histogram: cumulative, its last bucket all of them; the second token may come with the first, and a router that stood still
+        # gets some at once
+        buckets = [(float(labels["le"]), v) for name, labels, v in page.samples if name == "kvasir_itl_seconds_bucket" and "worker" not in labels]
+        assert [v for _, v in buckets] == sorted(v for _, v in buckets) and buckets[-1] == (float("inf"), n - 1), buckets
+        assert max(v for le, v in buckets if le <= delay / 4) <= n / 2, buckets
+        for body in ({"model": "m", "prompt": 7}, {"model": "nobody", "prompt": [1]}, {"model": "m", "prompt": [5] * 600}):
+            assert c.request("POST", "/v1/completions", body).status in (400, 404)
+        d = counted("invalid", 3)
+        assert own(d, "kvasir_ttft_seconds_count") == (0, 0) == own(d, "kvasir_itl_seconds_count")
+        s = c.stream("/v1/completions", {"prompt": [1, 403], "max_tokens": 400})
+        events = s.events()
+        for _ in range(4):
+            next(events)
+        s.close()
+        c.idle()
+        d = counted("cancelled")
+        assert own(d, "kvasir_ttft_seconds_count") == (1, 1) and 3 <= own(d, "kvasir_itl_seconds_count")[0] < 399
 
 
 def test_many_streams_at_once_are_whole():

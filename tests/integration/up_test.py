@@ -204,6 +204,26 @@ def test_larger_context_is_a_warning():
         assert c.complete([1] * 300, 3).status == 400
 
 
+def test_placement_and_threads_are_what_was_said():
+    """--placement decides where no request says otherwise (a short prompt is read by the decode worker if left to the router); the team of a
+    worker has as many threads as asked, and the numbers are the same."""
+    ids = golden()[11]["prompt_ids"]
+    want = generate_alone(model(), ids, 20, "--context", "512", "--kv-type", "f32", "--threads", "1")
+    tasks = {}
+    for threads, placement in ((1, "auto"), (3, "local"), (2, "remote")):
+        with Cluster(model(), "--context", 512, "--kv-type", "f32", "--placement", placement, "--threads", threads) as c:
+            answer = c.complete(ids, 20)
+            same_as(rows_of(answer), want, f"{threads} threads, {placement}")
+            assert answer.placement()["mode"] == ("local" if placement == "auto" else placement), answer.placement()
+            other = "remote" if placement == "local" else "local"
+            answer = c.complete(ids, 20, other)
+            same_as(rows_of(answer), want, f"{threads} threads, {other}")
+            assert answer.placement()["mode"] == other, "a request that says so is not placed there"
+            tasks[threads] = len(os.listdir(f"/proc/{c.pid('decode-0')}/task"))
+            c.idle()
+    assert tasks[2] == tasks[1] + 1 and tasks[3] == tasks[1] + 2, f"threads of the worker: {tasks}"
+
+
 def test_status_shows_the_cluster():
     with Cluster(model(), prefill=2) as c:
         wait_for("each worker has told its load", 5 * SLOW, lambda: all(w["pages"] and w["peers"] for w in c.status()["workers"]))
