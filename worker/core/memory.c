@@ -9,7 +9,7 @@
 #define MIB ((uint64_t)1 << 20)
 #define TREE_NODES_MAX (1u << 20)
 #define PAGE_BOOKS 40u   /* bytes a page: its count, its place in the free list, in the list of pages to zero */
-#define NODE_BOOKS 16u   /* bytes a block that the tree may have: buckets */
+#define BUCKET_BOOKS 8u /* bytes a bucket of the tree, by name and by parent; there are as many as it may have blocks, rounded up to 2^n */
 #define BLOCK_BOOKS 256u /* bytes a block that it has: node, names, what peers are told of it */
 #define TOKEN_BOOKS 64u  /* bytes a token: ids in the sequence, in its request, in frames of the control streams and their copies; hashes */
 #define ENTRY_BOOKS 32u  /* bytes a block and group: block tables, wanted pages, sends */
@@ -77,8 +77,10 @@ kvs_status wrk_memory_predict(const struct wrk_memory_config *c, struct wrk_memo
     out->all_kv_bytes = round_up(region, HUGE_PAGE);
     out->kv_bytes = least_u64(out->kv_bytes, out->all_kv_bytes);
     KVS_ASSERT(used <= total);
-    uint64_t nodes = c->prefix_cache ? least_u64(sizes.blocks, TREE_NODES_MAX) : 0;
-    out->books = PAGE_BOOKS * total + NODE_BOOKS * nodes +
+    uint64_t nodes = c->prefix_cache ? least_u64(sizes.blocks, TREE_NODES_MAX) : 0, buckets = 16;
+    while (buckets < nodes)
+        buckets *= 2;
+    out->books = PAGE_BOOKS * total + BUCKET_BOOKS * buckets +
                  least_u64(nodes, blocks) * (BLOCK_BOOKS + 4 * (l->group_count + l->block_tokens)) +
                  (uint64_t)TOKEN_BOOKS * (c->prompt_tokens + c->answer_tokens) + ENTRY_BOOKS * blocks * l->group_count;
     out->rows = 4ull * LOGITS_ROWS * c->vocab;
