@@ -33,6 +33,7 @@ struct dcw_transfer {
     uint32_t source_cached; /* END's cached_tokens */
     uint32_t source_chunks; /* END's chunks */
     uint64_t began_us;
+    uint64_t due_us; /* what is left has to be here by then; 0: the source is still computing */
 };
 
 struct dcw_call {
@@ -86,7 +87,7 @@ struct dcw_keep {
 struct dcw {
     struct wrk_sched *sched;
     char id[MSG_ID_MAX];
-    uint64_t epoch, seed, drawn, call_max_us;
+    uint64_t epoch, seed, drawn, call_max_us, stall_us;
     uint32_t calls_max, routers_max, vocab;
     struct dcw_call *calls;
     struct dcw_peer peers[DCW_PEERS_MAX];
@@ -103,6 +104,7 @@ struct dcw {
     struct dcw_stats stats;
 };
 
+void dcw__transfer_watch(struct dcw *d, struct dcw_call *c, uint64_t now_us);
 struct dcw_action *dcw__act(struct dcw *d, dcw_action_kind kind, const struct dcw_call *c);
 void dcw__act_end(struct dcw *d, uint64_t conn, uint32_t stream, uint64_t request, kvs_status status, const char *text);
 struct dcw_router *dcw__router(struct dcw *d, uint64_t conn);

@@ -2,7 +2,7 @@
  *
  *   begin: GRANT, CALL_PREFILL ---END---> GRANT_END ---GRANT event---> ACK, SAMPLE                        all landed
  *                |                                      '-----------> NACK or CANCEL, local prefill       something is missing
- *                '--peer down, call ends--> GRANT_CANCEL (and CANCEL) ---GRANT event---> local, or unfence
+ *                '--peer down, too slow, call ends--> GRANT_CANCEL (and CANCEL) ---GRANT event---> local, or unfence
  *
  * Pages belong to the port until the GRANT event. Until then the sequence is HELD, or FENCED when its call has ended meanwhile.
  * A fetch is the same with a peer that only sends what it has: it ends in a local prefill of the rest, or, with nothing landed, as if it had
@@ -147,6 +147,7 @@ static void open_transfer(struct dcw *d, struct dcw_call *c, uint32_t peer, bool
     c->t.fetch = fetch;
     c->t.peer = peer;
     c->t.began_us = now_us;
+    c->t.due_us = 0;
     c->phase = DCW_TRANSFER;
     act_grant(d, c);
     act_call(d, c);
@@ -192,6 +193,25 @@ static void grant_cancel(struct dcw *d, struct dcw_call *c)
         return;
     c->t.cancelled = true;
     dcw__act(d, DCW_ACT_GRANT_CANCEL, c)->xfer = c->t.xfer;
+}
+
+/* A peer that answers its heartbeats but whose pages trickle: prompts are not computed at the pace of its link. While the source computes there
+ * is no hurry; after that, and for what is cached there, the pages have to come. */
+void dcw__transfer_watch(struct dcw *d, struct dcw_call *c, uint64_t now_us)
+{
+    const struct kvc_layout *l = wrk_sched_layout(d->sched);
+    uint64_t bytes = 0;
+    if (!c->t.granted || c->t.cancelled)
+        return;
+    if (!c->t.due_us && (c->t.fetch || c->t.ended)) {
+        for (uint32_t i = 0; i < c->t.want_count; i++)
+            bytes += l->group[c->t.wants[i].group].page_bytes;
+        c->t.due_us = now_us + d->stall_us + bytes * 1000000 / WRK_LEAST_RATE;
+    }
+    if (!c->t.due_us || now_us < c->t.due_us)
+        return;
+    d->stats.stalled++;
+    grant_cancel(d, c);
 }
 
 static void call_over(struct dcw *d, struct dcw_call *c, dcw_action_kind kind)

@@ -43,7 +43,7 @@ struct sink {
     struct kvs_histogram *seconds, *exposed;
     struct dcw_pulse pulse;
     struct wrk_follow declined[KVT_VERDICTS];
-    struct wrk_follow ended[5], local_prompt, remote, local, fallbacks, tokens, eager, forced, cut, fetches, fetched;
+    struct wrk_follow ended[5], local_prompt, remote, local, fallbacks, stalled, tokens, eager, forced, cut, fetches, fetched;
 };
 
 static const char *const transport_label[4] = {"shm", "tcp", "rdma", "loopback"};
@@ -313,6 +313,7 @@ static void create_metrics(struct sink *s)
     s->remote.counter = kvs_counter(m, "kvasir_placements_total", "mode=\"remote\"", "Prompts by how they got their KV");
     s->local.counter = kvs_counter(m, "kvasir_placements_total", "mode=\"local\"", "Prompts by how they got their KV");
     s->fallbacks.counter = kvs_counter(m, "kvasir_prefill_fallbacks_total", "", "Remote prefills that ended in a local one");
+    s->stalled.counter = kvs_counter(m, "kvasir_kv_stalled_total", "", "Transfers given up because their pages came too slowly");
     s->tokens.counter = kvs_counter(m, "kvasir_generated_tokens_total", "", "Tokens sent to routers");
     s->fetches.counter = kvs_counter(m, "kvasir_fetches_total", "", "Prefixes asked from a worker that was said to have them");
     s->fetched.counter = kvs_counter(m, "kvasir_fetched_tokens_total", "", "Prompt tokens whose KV came from another worker's cache");
@@ -336,7 +337,8 @@ static kvs_status sink_create(struct wrk_worker *w, void **self_out, struct kvs_
     s->missing = calloc(MSG_WANTS_MAX + 1, sizeof *s->missing);
     uint32_t calls = wrk_worker_config(w)->sequences + wrk_worker_config(w)->queue;
     struct dcw_config c = {.sched = wrk_worker_sched(w), .id = wrk_worker_card(w)->id, .epoch = wrk_worker_card(w)->epoch, .seed = kvs_random_u64(),
-                           .calls_max = calls > 4096 ? 4096 : calls, .vocab = wrk_worker_card(w)->vocab};
+                           .calls_max = calls > 4096 ? 4096 : calls, .vocab = wrk_worker_card(w)->vocab,
+                           .stall_us = wrk_worker_config(w)->kv_stall_us};
     kvs_status st = s->pending == NULL || s->missing == NULL ? kvs_fail(err, KVS_SELF_NOMEM, "out of memory for the decode role")
                                                              : dcw_create(&c, &s->core, err);
     if (st == KVS_OK)
@@ -538,6 +540,7 @@ static void sink_metrics(void *self)
     wrk_follow(&s->remote, st.remote);
     wrk_follow(&s->local, st.local);
     wrk_follow(&s->fallbacks, st.fallbacks);
+    wrk_follow(&s->stalled, st.stalled);
     wrk_follow(&s->tokens, st.tokens);
     wrk_follow(&s->fetches, st.fetches);
     wrk_follow(&s->fetched, st.fetched_tokens);

@@ -7,6 +7,8 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "prefill-worker/core/prefill.h"
 
+#include "worker/core/fit.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,6 +25,7 @@ struct call {
     uint64_t conn, request, xfer;
     uint32_t stream, peer;
     uint64_t arrived_us, deadline_us;
+    uint64_t sent_by_us; /* 0: there is still something to compute */
     wrk_seq_id seq;
     struct kvt_source *source;
     uint32_t token_count, blocks;
@@ -44,7 +47,7 @@ struct call {
 struct pfw {
     struct wrk_sched *sched;
     uint32_t calls_max, vocab, send_window;
-    uint64_t queue_wait_us, call_max_us;
+    uint64_t queue_wait_us, call_max_us, stall_us;
     struct call *calls;
     uint8_t peer_up[PFW_PEERS_MAX];
     struct pfw_action *actions;
@@ -70,6 +73,7 @@ kvs_status pfw_create(const struct pfw_config *c, struct pfw **out, struct kvs_e
     p->send_window = c->send_window ? c->send_window : 64;
     p->queue_wait_us = c->queue_wait_us ? c->queue_wait_us : QUEUE_WAIT_US;
     p->call_max_us = c->call_max_us ? c->call_max_us : 600000000;
+    p->stall_us = c->stall_us ? c->stall_us : WRK_STALL_US;
     p->calls = calloc(p->calls_max, sizeof *p->calls);
     p->action_cap =
         (size_t)p->calls_max * (p->send_window + 2) + 1; /* per event: a window, a DROP and an END of each call, a refusal */
@@ -403,6 +407,14 @@ static void on_layer(struct pfw *p, const struct pfw_event *ev)
     }
 }
 
+static uint64_t bytes_wanted(const struct pfw *p, const struct call *c)
+{
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < c->outgoing_count; i++)
+        bytes += wrk_sched_layout(p->sched)->group[c->outgoing[i].group].page_bytes;
+    return bytes;
+}
+
 static void on_step_done(struct pfw *p, uint64_t now_us)
 {
     uint32_t n;
@@ -427,6 +439,7 @@ static void on_step_done(struct pfw *p, uint64_t now_us)
         if (r->last) {
             c->logits_ready = c->logits_wanted;
             c->prefill_us = now_us - c->arrived_us;
+            c->sent_by_us = now_us + p->stall_us + bytes_wanted(p, c) * 1000000 / WRK_LEAST_RATE;
         }
     }
     for (uint32_t i = 0; i < p->calls_max; i++)
@@ -521,6 +534,8 @@ static void settle(struct pfw *p, struct call *c, uint64_t now_us)
     else if (!c->stopped && (v.state == WRK_SEQ_FAILED ||
                              (v.state == WRK_SEQ_WAITING && !v.deferred && now_us - c->arrived_us >= p->queue_wait_us)))
         stop(p, c, KVS_BUSY_PAGES, "no KV pages came free in time");
+    else if (!c->stopped && !c->ended && c->sent_by_us && now_us >= c->sent_by_us)
+        stop(p, c, KVS_PEER_TIMEOUT, "the link is slower than computing");
     while (!c->stopped && kvt_source_in_flight(c->source) < p->send_window && c->posted < c->outgoing_count)
         post(p, c, false);
     if (!c->stopped && c->logits_ready && c->posted == c->want_count &&
@@ -594,6 +609,8 @@ uint64_t pfw_deadline_us(const struct pfw *p)
             continue;
         if (v.state == WRK_SEQ_READY && !c->admitted)
             return 0; /* the other machine let it in */
+        if (c->sent_by_us && !c->ended && c->sent_by_us < least)
+            least = c->sent_by_us;
         if (v.state == WRK_SEQ_WAITING && !v.deferred && c->arrived_us + p->queue_wait_us < least)
             least = c->arrived_us + p->queue_wait_us;
     }

@@ -138,7 +138,8 @@ static kvs_status source_create(struct wrk_worker *w, void **self_out, struct kv
     s->w = w;
     s->line = calloc(LINE_MAX_, sizeof *s->line);
     s->dropped = calloc(LINE_MAX_, sizeof *s->dropped);
-    struct pfw_config c = {.sched = wrk_worker_sched(w), .calls_max = CALLS_MAX, .vocab = wrk_worker_card(w)->vocab, .send_window = SEND_WINDOW};
+    struct pfw_config c = {.sched = wrk_worker_sched(w), .calls_max = CALLS_MAX, .vocab = wrk_worker_card(w)->vocab, .send_window = SEND_WINDOW,
+                           .stall_us = wrk_worker_config(w)->kv_stall_us};
     kvs_status st = s->line == NULL || s->dropped == NULL ? kvs_fail(err, KVS_SELF_NOMEM, "out of memory for the prefill role") : pfw_create(&c, &s->core, err);
     if (st != KVS_OK) {
         source_destroy(s);

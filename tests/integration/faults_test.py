@@ -173,6 +173,20 @@ def test_what_a_cancelled_transfer_had_in_line_is_not_sent():
         same_as(rows_of(c.complete(row["prompt_ids"], 10, "remote")), want_for(row, 10), "afterwards")
 
 
+def test_a_link_that_trickles_is_not_waited_for():
+    """Heartbeats come, pages do not: the source gives up after its time, and the prompt is computed where its answer is written."""
+    row = long_row()
+    env = {"KVASIR_FAILPOINTS_SET": f"kvt.before_send=delay:{400 * SLOW:.0f}@1+", "KVASIR_KV_STALL": f"{0.5 * SLOW}"}
+    with Cluster(STORIES, *SHAPE, env=env) as c:
+        answer = c.complete(row["prompt_ids"], 10, "remote")
+        same_as(rows_of(answer), want_for(row, 10), "over a link that trickles")
+        m = c.metrics()
+        assert m.sum("kvasir_prefill_fallbacks_total", worker="decode-0") == 1, "it waited for the link"
+        assert 0 < m.sum("kvasir_kv_transfer_pages_total") < m.sum("kvasir_kv_posted_pages_total", worker="prefill-0") + 1
+        assert m.sum("kvasir_prefill_tokens_total", worker="decode-0") > 0, "computed here"
+        c.idle(30 * SLOW)
+
+
 class ByHand(Cluster):
     """Daemons started by this process, each with failpoints of its own; it waits for none of them."""
 

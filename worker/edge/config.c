@@ -41,6 +41,7 @@ const struct kvs_config_row wrk_config_rows[] = {
     {"kv.prefix_cache", "prefix-cache", KVS_CFG_BOOL, "true", 0, 0, NULL, "keep the KV of prompts and answers for later requests", ROW(prefix_cache)},
     {"kv.snapshot_blocks", "snapshot-blocks", KVS_CFG_U32, "16", 1, 65536, NULL, "recurrent models: blocks between two snapshots kept for reuse", ROW(snapshot_blocks)},
     {"kv.ttl", NULL, KVS_CFG_SECONDS, "259200", 1, 31536000, NULL, "cached KV that nobody used for so long is dropped (72 h)", ROW(kv_ttl_us)},
+    {"kv.stall", NULL, KVS_CFG_SECONDS, "5", 0.001, 3600, NULL, "a transfer has this long after its source is done, and its bytes at 4 MB/s; then computing takes over", ROW(kv_stall_us)},
     {"worker.drain", "drain", KVS_CFG_SECONDS, "30", 0, 86400, NULL, "seconds that what runs here has to finish after SIGTERM", ROW(drain_us)},
     {"cluster.lease_ttl", NULL, KVS_CFG_SECONDS, "10", 1, 3600, NULL, "lease of the registration", ROW(lease_ttl_us)},
 };

@@ -31,6 +31,7 @@ struct wrk_config {
     uint64_t lease_ttl_us;
     bool prefix_cache;           /* keep full blocks for later requests */
     uint32_t snapshot_blocks;    /* state groups: blocks between two snapshots */
+    uint64_t kv_stall_us;        /* a slow transfer is given up */
     uint64_t kv_ttl_us;          /* unused cached KV is dropped after that long */
 };
 

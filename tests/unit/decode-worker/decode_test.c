@@ -145,6 +145,44 @@ static void test_missing_pages_are_refused_and_computed_here(void **state)
     }
 }
 
+/* The source is done, or has it in its cache, and pages come too slowly: not before its time, what has landed is kept, and nobody writes there
+ * when computing takes over. */
+static void test_a_trickle_is_given_up(void **state)
+{
+    (void)state;
+    struct bench b;
+    static const uint32_t missing[] = {4, 5, 6, 7, 8};
+    uint64_t bytes = 0;
+    bench_init(&b, 60, 64);
+    generate(&b, 1, 14, 6, true);
+    for (uint32_t g = 0; g < 2; g++)
+        bytes += 4 * wrk_sched_layout(b.s)->group[g].page_bytes;
+    for (uint32_t i = 0; i < 4; i++)
+        land(&b, i);
+    b.now += 50000000; /* the source computes for as long as it needs */
+    step(&b, (struct dcw_event){.kind = DCW_EV_TICK});
+    assert_int_equal(count_log(&b, DCW_ACT_GRANT_CANCEL), 0);
+    prefill_end(&b, KVS_OK);
+    uint64_t due = b.now + 5000000 + bytes * 1000000 / 4000000;
+    assert_int_equal(dcw_deadline_us(b.d), due);
+    b.now = due - 2; /* the next step is one later */
+    step(&b, (struct dcw_event){.kind = DCW_EV_TICK});
+    assert_int_equal(count_log(&b, DCW_ACT_GRANT_CANCEL), 0);
+    step(&b, (struct dcw_event){.kind = DCW_EV_TICK});
+    assert_int_equal(count_log(&b, DCW_ACT_GRANT_CANCEL), 1);
+    assert_true(dcw_deadline_us(b.d) > due); /* said once */
+    assert_false(begin_step(&b));            /* the pages are not ours yet */
+    for (uint32_t i = 4; i <= 8; i++)
+        spoil(&b, i);
+    granted(&b, KVS_REQ_CANCELLED, missing, 5);
+    run_all(&b);
+    const struct msg_token *e = expect_answer(&b, 1, 14, 0, 6, -1, MSG_FINISH_LENGTH);
+    assert_int_equal(e->placed.local_prefill_tokens, 14 - 8);
+    assert_int_equal(dcw_stats(b.d).stalled, 1);
+    assert_int_equal(dcw_stats(b.d).fallbacks, 1);
+    bench_fini(&b);
+}
+
 static void test_refusing_source_means_local(void **state)
 {
     (void)state;
@@ -363,6 +401,7 @@ int main(void)
         cmocka_unit_test(test_remote_prefill),
         cmocka_unit_test(test_remote_with_one_to_three_tokens),
         cmocka_unit_test(test_missing_pages_are_refused_and_computed_here),
+        cmocka_unit_test(test_a_trickle_is_given_up),
         cmocka_unit_test(test_refusing_source_means_local),
         cmocka_unit_test(test_no_such_peer_means_local),
         cmocka_unit_test(test_peer_dies_at_every_point),

@@ -512,6 +512,26 @@ static void test_failed_send_stops_the_transfer(void **state)
     expect_over(&b, PAGES_OUT, 1, KVS_PEER_LOST);
 }
 
+/* All is computed and the link trickles: what is in line is dropped once its time is up, and the sink hears that it has to compute. */
+static void test_sending_has_its_time(void **state)
+{
+    (void)state;
+    struct bench b;
+    reach(&b, ALL_OUT, 0);
+    uint64_t due = pfw_deadline_us(b.p), bytes = 0;
+    for (uint32_t g = 0; g < 2; g++) /* three blocks */
+        bytes += 3 * wrk_sched_layout(b.s)->group[g].page_bytes;
+    assert_in_range(due, b.now + 4999000 + bytes / 4, b.now + 5000000 + bytes / 4); /* since the step's end, some events ago */
+    b.now = due - 2; /* the next event is one later */
+    step(&b, (struct pfw_event){.kind = PFW_EV_TICK});
+    assert_int_equal(b.drops, 0);
+    step(&b, (struct pfw_event){.kind = PFW_EV_TICK});
+    assert_int_equal(b.drops, 1);
+    assert_int_equal(b.end_count, 0); /* not before the sends under way are over: they read the pages */
+    complete_sends(&b);
+    expect_over(&b, ALL_OUT, 1, KVS_PEER_TIMEOUT);
+}
+
 static void test_late_events_of_a_past_call_touch_nothing(void **state)
 {
     (void)state;
@@ -768,6 +788,7 @@ int main(void)
         cmocka_unit_test(test_ack_before_end_is_a_breach),
         cmocka_unit_test(test_bad_number_ends_the_call),
         cmocka_unit_test(test_failed_send_stops_the_transfer),
+        cmocka_unit_test(test_sending_has_its_time),
         cmocka_unit_test(test_late_events_of_a_past_call_touch_nothing),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_calls_are_bounded_and_ignored_when_doubled),
