@@ -23,7 +23,7 @@
 #define MIB (UINT64_C(1) << 20)
 
 struct doctor_config {
-    char model[CLI_PATH_MAX], listen[128], url[256], discovery[256], cluster[64];
+    char model[CLI_PATH_MAX], listen[128], url[256], discovery[256], cluster[64], etcd_user[256], etcd_password[256];
     struct cli_doctor_memory memory;
 };
 #define MEMORY(field) offsetof(struct doctor_config, memory.field)
@@ -38,6 +38,8 @@ static const struct kvs_config_row rows[] = {
      offsetof(struct doctor_config, discovery)},
     {"doctor.cluster", "cluster", KVS_CFG_STRING, "default", 0, 64, NULL, "name of the cluster whose members are counted in etcd",
      offsetof(struct doctor_config, cluster)},
+    {"etcd.user", NULL, KVS_CFG_STRING, "", 0, 256, NULL, "user of an etcd with authentication", offsetof(struct doctor_config, etcd_user)},
+    {"etcd.password", NULL, KVS_CFG_STRING, "", 0, 256, NULL, "and that one's password", offsetof(struct doctor_config, etcd_password)},
     {"doctor.prompt", "prompt", KVS_CFG_U32, "0", 0, 1u << 20, NULL, "tokens of the prompt whose memory is predicted; 0: all of the context",
      MEMORY(prompt)},
     {"doctor.context", "context", KVS_CFG_U32, "0", 0, 1u << 20, NULL, "as the workers' flag; 0: what the file says", MEMORY(context)},
@@ -265,7 +267,7 @@ int cli_doctor(int argc, char **argv)
         return code;
     bad_count = 0;
     if (c.discovery[0])
-        cli_doctor_etcd(c.discovery, c.cluster);
+        cli_doctor_etcd(c.discovery, c.cluster, c.etcd_user, c.etcd_password);
     if (c.url[0])
         cli_doctor_cluster(c.url);
     if (c.discovery[0] || c.url[0])

@@ -23,6 +23,7 @@ struct mdl_card;
 void cli_doctor_memory(const struct cli_doctor_memory *c, const struct mdl_gguf *g, const struct mdl_card *card);
 
 void cli_doctor_cluster(const char *url);                           /* a running router's view of its cluster */
-void cli_doctor_etcd(const char *discovery, const char *cluster); /* etcd://HOST:PORT[,HOST:PORT] */
+/* etcd://HOST:PORT[,HOST:PORT]; user "": no authentication */
+void cli_doctor_etcd(const char *discovery, const char *cluster, const char *user, const char *password);
 
 #endif

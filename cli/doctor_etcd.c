@@ -16,23 +16,31 @@
 #define READS 5
 #define SLOW_US 100000u
 
-static kvs_status ask(const char *endpoint, const char *path, const char *body, struct kvs_buf *out, long *status_out, struct kvs_error *err)
+struct etcd {
+    const char *endpoint;
+    struct kvs_buf *answer;
+    char token[1025]; /* "": no authentication */
+};
+
+static kvs_status ask(const struct etcd *e, const char *path, const char *body, long *status_out, struct kvs_error *err)
 {
     char url[400];
-    (void)kvs_format(url, sizeof url, "http://%s%s", endpoint, path);
-    kvs_buf_clear(out);
-    struct cli_http h = {.url = url, .body = body, .timeout_ms = CALL_MS, .connect_ms = CALL_MS, .out = out};
+    (void)kvs_format(url, sizeof url, "http://%s%s", e->endpoint, path);
+    kvs_buf_clear(e->answer);
+    struct cli_http h = {.url = url, .body = body, .timeout_ms = CALL_MS, .connect_ms = CALL_MS, .out = e->answer, .authorization = e->token};
     kvs_status s = cli_http(&h, err);
     *status_out = h.status;
     return s;
 }
 
-static bool check_version(const char *endpoint, struct kvs_buf *b)
+static bool check_version(const struct etcd *e)
 {
+    const char *endpoint = e->endpoint;
+    struct kvs_buf *b = e->answer;
     struct kvs_error err = {0};
     long status = 0;
     char text[400];
-    kvs_status s = ask(endpoint, "/version", NULL, b, &status, &err);
+    kvs_status s = ask(e, "/version", NULL, &status, &err);
     json_t *o = s == KVS_OK && status == 200 ? json_loadb(kvs_buf_text(b), b->len, 0, NULL) : NULL;
     const char *version = json_string_value(json_object_get(o, "etcdserver"));
     if (!version) {
@@ -51,12 +59,14 @@ static bool check_version(const char *endpoint, struct kvs_buf *b)
     return good;
 }
 
-static void check_status(const char *endpoint, struct kvs_buf *b)
+static void check_status(const struct etcd *e)
 {
+    const char *endpoint = e->endpoint;
+    struct kvs_buf *b = e->answer;
     struct kvs_error err = {0};
     long status = 0;
     char text[400];
-    if (ask(endpoint, "/v3/maintenance/status", "{}", b, &status, &err) != KVS_OK || status != 200)
+    if (ask(e, "/v3/maintenance/status", "{}", &status, &err) != KVS_OK || status != 200)
         return; /* the reads say what is wrong */
     json_t *o = json_loadb(kvs_buf_text(b), b->len, 0, NULL);
     const char *leader = json_string_value(json_object_get(o, "leader")), *size = json_string_value(json_object_get(o, "dbSize"));
@@ -71,14 +81,16 @@ static void check_status(const char *endpoint, struct kvs_buf *b)
     json_decref(o);
 }
 
-static void check_alarms(const char *endpoint, struct kvs_buf *b)
+static void check_alarms(const struct etcd *e)
 {
+    const char *endpoint = e->endpoint;
+    struct kvs_buf *b = e->answer;
     struct kvs_error err = {0};
     long status = 0;
     char text[400];
     const json_t *a;
     size_t i;
-    if (ask(endpoint, "/v3/maintenance/alarm", "{\"action\":\"GET\"}", b, &status, &err) != KVS_OK || status != 200)
+    if (ask(e, "/v3/maintenance/alarm", "{\"action\":\"GET\"}", &status, &err) != KVS_OK || status != 200)
         return;
     json_t *o = json_loadb(kvs_buf_text(b), b->len, 0, NULL);
     json_array_foreach(json_object_get(o, "alarms"), i, a)
@@ -97,8 +109,10 @@ static int by_size(const void *a, const void *b)
 }
 
 /* Reads the cluster's members, as daemons do. */
-static void check_reads(const char *endpoint, const char *cluster, struct kvs_buf *b)
+static void check_reads(const struct etcd *e, const char *cluster)
 {
+    const char *endpoint = e->endpoint;
+    struct kvs_buf *b = e->answer;
     struct kvs_error err = {0};
     struct kvs_buf body;
     struct kvs_arena arena;
@@ -112,7 +126,7 @@ static void check_reads(const char *endpoint, const char *cluster, struct kvs_bu
     kvs_status s = net_etcd_put_range(&body, prefix, 0);
     for (int i = 0; i < READS && s == KVS_OK && status == 200; i++) {
         uint64_t begin = kvs_now_us();
-        s = ask(endpoint, "/v3/kv/range", kvs_buf_text(&body), b, &status, &err);
+        s = ask(e, "/v3/kv/range", kvs_buf_text(&body), &status, &err);
         us[i] = kvs_now_us() - begin;
     }
     if (s == KVS_OK && status == 200)
@@ -121,7 +135,7 @@ static void check_reads(const char *endpoint, const char *cluster, struct kvs_bu
         char why[200];
         (void)net_etcd_error_decode(kvs_buf_text(b), b->len, why, sizeof why);
         (void)kvs_format(text, sizeof text, "%s refuses a read: %s", endpoint, why);
-        cli_doctor_say(CLI_WARNING, "etcd", text, "with authentication daemons need KVASIR_ETCD_USER and KVASIR_ETCD_PASSWORD; this check has none");
+        cli_doctor_say(CLI_WARNING, "etcd", text, "daemons and this check take KVASIR_ETCD_USER and KVASIR_ETCD_PASSWORD; that user must read and write /kvasir/v1/CLUSTER/");
     } else if (s != KVS_OK) {
         (void)kvs_format(text, sizeof text, "%s: a read failed: %s", endpoint, err.text);
         cli_doctor_say(CLI_BAD, "etcd", text, "without a majority it answers no reads");
@@ -136,7 +150,38 @@ static void check_reads(const char *endpoint, const char *cluster, struct kvs_bu
     kvs_buf_fini(&body);
 }
 
-void cli_doctor_etcd(const char *discovery, const char *cluster)
+/* As the daemons do: a token for all that follows. False: this user is refused. */
+static bool login(struct etcd *e, const char *user, const char *password)
+{
+    struct kvs_error err = {0};
+    struct kvs_buf body;
+    struct kvs_arena arena;
+    struct net_etcd_answer answer = {0};
+    char text[500], why[200] = "";
+    long status = 0;
+    kvs_buf_init(&body, 4096);
+    kvs_arena_init(&arena, 65536);
+    kvs_status s = net_etcd_put_login(&body, user, password);
+    if (s == KVS_OK)
+        s = ask(e, "/v3/auth/authenticate", kvs_buf_text(&body), &status, &err);
+    if (s == KVS_OK && status == 200)
+        s = net_etcd_answer_decode(kvs_buf_text(e->answer), e->answer->len, &arena, &answer, &err);
+    size_t n = s == KVS_OK && status == 200 ? strlen(answer.token) : 0;
+    bool good = n > 0 && n < sizeof e->token && !strpbrk(answer.token, "\r\n");
+    if (good) {
+        memcpy(e->token, answer.token, n + 1);
+    } else {
+        if (s == KVS_OK && status != 200)
+            (void)net_etcd_error_decode(kvs_buf_text(e->answer), e->answer->len, why, sizeof why);
+        (void)kvs_format(text, sizeof text, "%s refuses user \"%.64s\": %s", e->endpoint, user, s != KVS_OK ? err.text : why[0] ? why : "no token came");
+        cli_doctor_say(CLI_BAD, "etcd", text, "correct KVASIR_ETCD_USER and KVASIR_ETCD_PASSWORD");
+    }
+    kvs_arena_fini(&arena);
+    kvs_buf_fini(&body);
+    return good;
+}
+
+void cli_doctor_etcd(const char *discovery, const char *cluster, const char *user, const char *password)
 {
     static const char scheme[] = "etcd://";
     char list[300];
@@ -151,11 +196,12 @@ void cli_doctor_etcd(const char *discovery, const char *cluster)
         next = strchr(e, ',');
         if (next)
             *next++ = 0;
-        if (!check_version(e, &b))
+        struct etcd at = {.endpoint = e, .answer = &b};
+        if (!check_version(&at) || (user[0] && !login(&at, user, password)))
             continue;
-        check_status(e, &b);
-        check_alarms(e, &b);
-        check_reads(e, cluster, &b);
+        check_status(&at);
+        check_alarms(&at);
+        check_reads(&at, cluster);
     }
     kvs_buf_fini(&b);
 }

@@ -92,9 +92,10 @@ kvs_status cli_http(struct cli_http *h, struct kvs_error *err)
         (void)curl_easy_setopt(c, CURLOPT_POSTFIELDSIZE, (long)strlen(h->body));
         (void)curl_easy_setopt(c, CURLOPT_POSTFIELDS, h->body);
     }
-    if (h->bearer && h->bearer[0]) {
-        char line[256];
-        (void)kvs_format(line, sizeof line, "authorization: Bearer %s", h->bearer);
+    bool own = h->authorization && h->authorization[0];
+    if (own || (h->bearer && h->bearer[0])) {
+        char line[1100];
+        (void)kvs_format(line, sizeof line, "authorization: %s%s", own ? "" : "Bearer ", own ? h->authorization : h->bearer);
         headers = curl_slist_append(headers, line);
     }
     (void)curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers);

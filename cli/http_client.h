@@ -9,6 +9,7 @@ struct cli_http {
     const char *url;     /* whole */
     const char *body;    /* JSON of a POST; NULL: GET */
     const char *bearer;  /* the cluster's key; NULL or "": none is sent */
+    const char *authorization; /* instead of bearer: the header's whole value; at most 1 KiB */
     uint32_t timeout_ms; /* for the whole exchange */
     uint32_t connect_ms; /* 0: 2 s */
     struct kvs_buf

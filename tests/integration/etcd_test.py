@@ -483,6 +483,47 @@ def test_what_cannot_start_says_why():
     assert r.returncode != 0 and "etcd-server" in r.stderr, r.stderr
 
 
+def test_doctor_of_an_etcd_with_authentication():
+    """Without a user it says what is missing, with a wrong password whose fault it is, and with the right one it looks as the daemons do."""
+    with ByHand() as h:
+        etcd = h.add(Etcd(h.dir))
+
+        def call(path, body):
+            c = http.client.HTTPConnection("127.0.0.1", etcd.port, timeout=10)
+            with contextlib.closing(c), contextlib.suppress(OSError):
+                c.request("POST", path, json.dumps(body))
+                return c.getresponse().status == 200
+        wait_for("etcd serves", START_SECONDS, lambda: call("/v3/auth/user/add", {"name": "root", "password": "right"}))
+        for path, body in (("role/add", {"name": "root"}), ("user/grant", {"user": "root", "role": "root"}), ("enable", {})):
+            assert call("/v3/auth/" + path, body), path
+
+        def doctor(**env):
+            r = run(["kvasir", "doctor", "--discovery", etcd.url], env=env)
+            return r.returncode, r.stdout
+        code, text = doctor()
+        assert code == 0 and "refuses a read" in text and "KVASIR_ETCD_USER" in text, text
+        code, text = doctor(KVASIR_ETCD_USER="root", KVASIR_ETCD_PASSWORD="wrong")
+        assert code == 1 and 'refuses user "root"' in text and "a read takes" not in text, text
+        code, text = doctor(KVASIR_ETCD_USER="root", KVASIR_ETCD_PASSWORD="right")
+        assert code == 0 and '0 members of cluster "default"' in text and "refuses" not in text and "warning" not in text.replace("leases need", ""), text
+
+
+def test_a_daemon_without_a_name_is_role_host_pid():
+    with ByHand() as h:
+        etcd = h.add(Etcd(h.dir))
+
+        def start(program, role, *more):
+            return h.add(Process(h.dir, role, [os.path.join(BIN, program), *([] if program != "kvasir" else ["worker"]), "--discovery", etcd.url, *more]))
+        worker = ["--model", STORIES, "--model-name", "m", "--kv-memory", "16M", *SHAPE]
+        router = start("kvasir-router", "router", "--listen", "127.0.0.1:0")
+        workers = [start("kvasir-prefill-worker", "prefill", *worker), start("kvasir-decode-worker", "decode", *worker), start("kvasir", "both", *worker)]
+        face = Router(router)
+        face.ready(3, linked=False)
+        host = socket.gethostname()[:31]
+        assert set(face.epochs()) == {f"{p.name}-{host}-{p.popen.pid}" for p in workers}, face.epochs()
+        assert face.status()["router"]["id"] == f"router-{host}-{router.popen.pid}"
+
+
 def ip(*args):
     return subprocess.run(["ip", *args], capture_output=True, text=True, timeout=30)
 
