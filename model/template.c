@@ -252,6 +252,8 @@ kvs_status mdl_template_render_chat(const struct mdl_template *t, const struct m
     if (!json_is_array(chat->messages) || (tools != NULL && !json_is_array(tools)))
         return kvs_fail(err, KVS_REQ_INVALID, "messages and tools must be arrays");
     jin_run_init(&r, out, chat->now_s, err);
+    r.expired = chat->expired;
+    r.expired_user = chat->expired_user;
     bool ok = give_basics(&r, t, tools, chat->add_generation_prompt) && give_json(&r, "messages", chat->messages) &&
               give_extra(&r, chat->extra);
     kvs_status s = ok ? jin_render(&r, t->program) : r.status;

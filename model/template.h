@@ -1,7 +1,7 @@
 /* template.h - chat messages to prompt text, by the model's own chat template.
  * The template is a Jinja program in the model's file; it is interpreted (model/jinja) with what the model hubs give it:
  * messages, tools, documents, add_generation_prompt, bos_token and its kind, raise_exception, strftime_now, tojson. It has
- * bounds on steps, memory, depth and output; one that passes them, and one that finds the messages wrong, is
+ * bounds on steps, memory, depth, output and, where the caller has a clock, time; one that passes them, and one that finds the messages wrong, is
  * KVS_REQ_INVALID, with the template's own words where it has some. No template, or one that does not parse: every render
  * fails with KVS_REQ_INVALID and the cause. Immutable after create; any thread.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -26,6 +26,8 @@ struct mdl_chat {
                                       hold a name that is given otherwise (KVS_REQ_INVALID) */
     bool add_generation_prompt;
     int64_t now_s; /* for strftime_now; seconds since 1970, UTC */
+    bool (*expired)(void *user); /* NULL: only steps are bounded. Asked every few thousand steps; true ends it (KVS_REQ_INVALID) */
+    void *expired_user;
 };
 
 KVS_MUST_CHECK kvs_status mdl_template_create(const struct mdl_gguf *g, struct mdl_template **out, struct kvs_error *err);

@@ -389,7 +389,7 @@ bool jin_call_macro(struct jin_run *r, const struct jin_macro *m, const struct j
 
 void jin_run_init(struct jin_run *r, struct kvs_buf *out, int64_t now_s, struct kvs_error *err)
 {
-    *r = (struct jin_run){.out = out, .err = err, .steps_left = JIN_STEPS, .now_s = now_s, .line = 1};
+    *r = (struct jin_run){.out = out, .err = err, .steps_left = JIN_SLICE, .steps_after = JIN_STEPS - JIN_SLICE, .now_s = now_s, .line = 1};
     kvs_arena_init(&r->arena, JIN_RUN_ARENA);
 }
 

@@ -22,6 +22,7 @@ enum {
     JIN_PARSE_ARENA = 6 * 1024 * 1024, /* its nodes */
     JIN_RUN_ARENA = 96 * 1024 * 1024,  /* all values of one rendering */
     JIN_STEPS = 20 * 1000 * 1000,      /* of one rendering; a step is a node, a comparison, or some bytes moved */
+    JIN_SLICE = 50 * 1000,             /* of them between two looks at the deadline */
     JIN_NEST = 64,                     /* brackets and blocks inside each other */
     JIN_NODE_DEPTH = 160,              /* height of the tree; a.b.c.d and x|f|g grow it too */
     JIN_DEPTH = 600,                   /* evaluation inside evaluation; macros add theirs */
@@ -222,7 +223,10 @@ struct jin_run {
     struct kvs_buf *out; /* also where every string is put together before it is copied to the arena */
     struct kvs_error *err;
     kvs_status status;
-    uint64_t steps_left;
+    uint64_t steps_left;  /* of this slice */
+    uint64_t steps_after; /* beyond it */
+    bool (*expired)(void *user); /* NULL: no deadline; asked between slices */
+    void *expired_user;
     unsigned int depth;
     uint32_t line;
     int64_t now_s;
@@ -238,11 +242,11 @@ struct jin_args {
 
 bool jin_fail(struct jin_run *r, const char *fmt, ...) KVS_PRINTF(2, 3); /* KVS_REQ_INVALID, with the line */
 bool jin_fail_undefined(struct jin_run *r, const struct jin_value *v);
-bool jin_out_of_steps(struct jin_run *r);
+bool jin_next_slice(struct jin_run *r, uint64_t n); /* takes n steps from the next one; false: too many, or too late */
 static inline bool jin_step(struct jin_run *r, uint64_t n)
 {
     if (r->steps_left < n)
-        return jin_out_of_steps(r);
+        return jin_next_slice(r, n);
     r->steps_left -= n;
     return true;
 }

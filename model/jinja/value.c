@@ -18,12 +18,20 @@ bool jin_fail(struct jin_run *r, const char *fmt, ...)
     return false;
 }
 
-bool jin_out_of_steps(struct jin_run *r)
+bool jin_next_slice(struct jin_run *r, uint64_t n)
 {
+    uint64_t total = r->steps_left + r->steps_after;
+    bool late = total >= n && r->expired && r->expired(r->expired_user);
+    if (total >= n && !late) {
+        total -= n;
+        r->steps_left = total < JIN_SLICE ? total : JIN_SLICE;
+        r->steps_after = total - r->steps_left;
+        return true;
+    }
     if (r->status == KVS_OK)
-        r->status =
-            kvs_fail(r->err, KVS_REQ_INVALID, "chat template: step limit reached (line %u)", (unsigned int)r->line);
-    r->steps_left = 0;
+        r->status = kvs_fail(r->err, KVS_REQ_INVALID, "chat template: %s limit reached (line %u)", late ? "time" : "step",
+                             (unsigned int)r->line);
+    r->steps_left = r->steps_after = 0;
     return false;
 }
 

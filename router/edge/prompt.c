@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define RENDERED_MAX (8u << 20)
+#define TEMPLATE_US 2000000u /* a real one takes a millisecond; it holds one of the HTTP threads meanwhile */
 #define COUNT_MAX (1u << 22) /* ids that we are willing to count for an error message: a body's worth */
 
 static kvs_status translate(const struct kvs_error *e, const char *param, struct rtr_fault *f)
@@ -25,6 +26,11 @@ static kvs_status encode(const struct rtr_model *m, const char *text, size_t n, 
     return s == KVS_OK ? s : translate(&e, param, f);
 }
 
+static bool template_expired(void *user)
+{
+    return kvs_now_us() >= *(const uint64_t *)user;
+}
+
 static kvs_status chat(const struct rtr_model *m, const struct rtr_params *p, struct mdl_ids *out, struct rtr_fault *f)
 {
     char why[200] = "";
@@ -33,7 +39,8 @@ static kvs_status chat(const struct rtr_model *m, const struct rtr_params *p, st
     struct kvs_buf text;
     struct kvs_error e = {0};
     kvs_buf_init(&text, RENDERED_MAX);
-    const struct mdl_chat c = {p->messages, p->tools, p->extra, true, (int64_t)kvs_wall_s()};
+    uint64_t until_us = kvs_now_us() + TEMPLATE_US;
+    const struct mdl_chat c = {p->messages, p->tools, p->extra, true, (int64_t)kvs_wall_s(), template_expired, &until_us};
     kvs_status s = mdl_template_render_chat(m->chat, &c, &text, &e);
     s = s == KVS_OK ? s : translate(&e, "messages", f);
     if (s == KVS_OK)

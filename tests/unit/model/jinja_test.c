@@ -192,12 +192,51 @@ static void test_further_names(void **state)
     mdl_template_destroy(t);
 }
 
+struct clock {
+    int looks, expires_at;
+};
+
+static bool clock_expired(void *user)
+{
+    struct clock *c = user;
+    return ++c->looks == c->expires_at;
+}
+
+/* A template without end is looked at throughout, and ends when the time is up; with time enough the steps end it. */
+static void test_the_time_of_a_rendering_is_bounded(void **state)
+{
+    (void)state;
+    static const char text[] = "{% set l = range(1000)|list %}{% for i in range(90000) %}{% if -1 in l %}{% endif %}{% endfor %}";
+    struct mdl_template *t = make(text, sizeof text - 1, "<s>", "</s>");
+    struct kvs_error err = {0};
+    struct kvs_buf out;
+    struct clock clock = {.expires_at = 3};
+    json_t *messages = json_array();
+    struct mdl_chat chat = {.messages = messages, .now_s = NOON, .expired = clock_expired, .expired_user = &clock};
+    kvs_buf_init(&out, 1000);
+    assert_int_equal(mdl_template_render_chat(t, &chat, &out, &err), KVS_REQ_INVALID);
+    assert_string_equal(err.text, "chat template: time limit reached (line 1)");
+    assert_int_equal(clock.looks, 3);
+    assert_int_equal(out.len, 0);
+    clock = (struct clock){0};
+    assert_int_equal(mdl_template_render_chat(t, &chat, &out, &err), KVS_REQ_INVALID);
+    assert_string_equal(err.text, "chat template: step limit reached (line 1)");
+    assert_true(clock.looks > 300 && clock.looks < 500); /* 20 million steps in slices of 50,000 */
+    chat.expired = NULL;
+    assert_int_equal(mdl_template_render_chat(t, &chat, &out, &err), KVS_REQ_INVALID);
+    assert_string_equal(err.text, "chat template: step limit reached (line 1)");
+    kvs_buf_fini(&out);
+    json_decref(messages);
+    mdl_template_destroy(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_templates_of_real_models),
         cmocka_unit_test(test_small_templates),
         cmocka_unit_test(test_further_names),
+        cmocka_unit_test(test_the_time_of_a_rendering_is_bounded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
