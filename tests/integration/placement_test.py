@@ -179,10 +179,11 @@ def every_shape(kv):
     rows.append(continued(golden()[11]))  # and of 129: 3 blocks of 64, and a chunk of 64 is not all of it
     whole = generate_alone(MODEL, golden()[11]["prompt_ids"], 124, "--context", "512", "--kv-type", "f32")
     same_as(alone("f32", rows[-1:], 24)[0], whole[100:], "the long prompt read instead of written")
-    for transport in ("shm", "tcp"):
-        for block, layers in ((0, 0), (16, 1)):
-            for chunk in (1, 7, 64, 512):
-                run_shape(Shape(kv, transport, block, layers, chunk), rows, 24)
+    alone(kv, rows, 24)
+    shapes = [Shape(kv, transport, block, layers, chunk)
+              for transport in ("shm", "tcp") for block, layers in ((0, 0), (16, 1)) for chunk in (1, 7, 64, 512)]
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:  # most of it is waiting for pages of metrics
+        list(pool.map(lambda shape: run_shape(shape, rows, 24), shapes))
 
 
 def test_shapes_agree_bit_for_bit_f32():
