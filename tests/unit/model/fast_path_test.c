@@ -263,6 +263,8 @@ static void test_no_cut_where_a_token_spans(void **state)
             text[k] = i % 7 == 0 ? (char)kvs_rng_next(&rng) : "aabbcc  \nx"[kvs_rng_below(&rng, 10)];
         check_same(t, text, n, 0, SIZE_MAX);
     }
+    for (size_t max = 0; max < 100; max++) /* a bound within the last word, which has five ids */
+        check_same(t, "aa b cc bacab bacab bacab bacab bacab bacab bacab bacab bacab", 60, 0, max);
     uint64_t hits, misses;
     mdl_words_counts(t->words, &hits, &misses);
     assert_true(hits > 10000);
