@@ -40,6 +40,7 @@ struct sink {
     uint32_t *missing; /* scratch for one GRANT event */
     char label[WRK_PEERS_MAX][16];           /* transport of each peer, as metrics name it */
     struct kvs_counter *pages[4], *bytes[4]; /* by transport */
+    struct kvs_counter *group_pages[KVC_GROUPS_MAX];
     struct kvs_histogram *seconds, *exposed;
     struct dcw_pulse pulse;
     struct wrk_follow declined[KVT_VERDICTS];
@@ -297,6 +298,10 @@ static void create_metrics(struct sink *s)
         s->pages[i] = kvs_counter(m, "kvasir_kv_transfer_pages_total", labels, "KV pages landed and verified, by the sink");
         s->bytes[i] = kvs_counter(m, "kvasir_kv_transfer_bytes_total", labels, "KV bytes landed and verified, by the sink");
     }
+    for (uint32_t g = 0; g < wrk_sched_layout(wrk_worker_sched(s->w))->group_count; g++) {
+        kvs_format(labels, sizeof labels, "group=\"%u\"", g);
+        s->group_pages[g] = kvs_counter(m, "kvasir_kv_transfer_group_pages_total", labels, "KV pages landed and verified, by group of layers");
+    }
     s->seconds = kvs_histogram(m, "kvasir_kv_transfer_seconds", "", "First message begun to last landed, by the sink", kvs_latency_bounds,
                                kvs_latency_bound_count);
     s->exposed = kvs_histogram(m, "kvasir_kv_exposed_seconds", "", "Remote prefill: from its last step done to the first token possible here",
@@ -475,6 +480,10 @@ static bool sink_port_event(void *self, const struct kvt_event *ev)
             kvs_counter_add(s->pages[i], ev->pages);
             kvs_counter_add(s->bytes[i], ev->bytes);
         }
+    uint32_t landed[KVC_GROUPS_MAX], groups = wrk_sched_layout(wrk_worker_sched(s->w))->group_count;
+    kvt_sink_landed_of(ev->sink, landed, groups);
+    for (uint32_t g = 0; g < groups; g++)
+        kvs_counter_add(s->group_pages[g], landed[g]);
     if (ev->status == KVS_OK)
         kvs_histogram_observe(s->seconds, (double)ev->elapsed_us * 1e-6);
     feed(s, &e);

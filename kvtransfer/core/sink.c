@@ -245,6 +245,18 @@ uint32_t kvt_sink_missing(const struct kvt_sink *s, uint32_t *slots_out, uint32_
     return s->slot_count - s->in_state[SLOT_LANDED];
 }
 
+void kvt_sink_landed_of(const struct kvt_sink *s, uint32_t *pages_out, uint32_t groups)
+{
+    KVS_ASSERT(s != NULL && pages_out != NULL);
+    for (uint32_t g = 0; g < groups; g++)
+        pages_out[g] = 0;
+    for (uint32_t i = 0; i < s->slot_count; i++) {
+        const struct kvt_want *w = &s->slot[i].want;
+        if (s->slot[i].state == SLOT_LANDED && w->block != KVT_LOGITS_BLOCK && w->group < groups)
+            pages_out[w->group]++;
+    }
+}
+
 uint64_t kvt_sink_xfer(const struct kvt_sink *s)
 {
     KVS_ASSERT(s != NULL);

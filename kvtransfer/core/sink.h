@@ -61,6 +61,7 @@ uint32_t kvt_sink_landed_count(const struct kvt_sink *s);
 uint64_t kvt_sink_landed_bytes(const struct kvt_sink *s); /* KV pages only, logits left out */
 /* Slots that have not landed (for NACK, or to compute them here); returns the count, writes at most cap. */
 uint32_t kvt_sink_missing(const struct kvt_sink *s, uint32_t *slots_out, uint32_t cap);
+void kvt_sink_landed_of(const struct kvt_sink *s, uint32_t *pages_out, uint32_t groups); /* KV pages landed, of each group below `groups` */
 uint64_t kvt_sink_xfer(const struct kvt_sink *s);
 
 #endif

@@ -45,14 +45,22 @@ def need(path, what):
     return path
 
 
-def smollm2():
-    path = os.environ.get("KVASIR_TEST_SMOLLM2")
+def fetched(variable, file, what):
+    path = os.environ.get(variable)
     if not path:
         cache = os.environ.get("KVASIR_CACHE")
         if not cache:
             cache = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "kvasir")
-        path = os.path.join(cache, "models", "SmolLM2-135M-Instruct.Q4_1.gguf")
-    return need(path, "the sample model (kvasir model pull smollm2)")
+        path = os.path.join(cache, "models", file)
+    return need(path, what)
+
+
+def smollm2():
+    return fetched("KVASIR_TEST_SMOLLM2", "SmolLM2-135M-Instruct.Q4_1.gguf", "the sample model (kvasir model pull smollm2)")
+
+
+def gemma3():
+    return fetched("KVASIR_TEST_GEMMA3", "gemma-3-270m-q4_k_m.gguf", "the model (kvasir model pull gemma3)")
 
 
 def golden(limit=None):

@@ -80,6 +80,7 @@ static void random_wants(struct model *m, struct kvs_rng *r)
 static void compare(const struct kvt_sink *s, const struct model *m)
 {
     uint32_t missing[WANTS_MAX], n = 0;
+    uint32_t landed[2], in_group[3] = {0}; /* two of the three groups are asked for */
     uint64_t bytes = 0;
     assert_int_equal(kvt_sink_state_of(s), m->state);
     assert_int_equal(kvt_sink_receiving(s), count_of(m, RECEIVING));
@@ -89,7 +90,11 @@ static void compare(const struct kvt_sink *s, const struct model *m)
         bytes += m->word[i] == LANDED && m->want[i].block != KVT_LOGITS_BLOCK ? m->want[i].bytes : 0;
         if (m->word[i] != LANDED)
             assert_int_equal(missing[n++], i);
+        else if (m->want[i].block != KVT_LOGITS_BLOCK)
+            in_group[m->want[i].group]++;
     }
+    kvt_sink_landed_of(s, landed, 2);
+    assert_memory_equal(landed, in_group, sizeof landed);
     assert_int_equal(kvt_sink_landed_bytes(s), bytes);
 }
 
