@@ -42,8 +42,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         json_decref(chat);
         chat = json_loads(chat_json, 0, NULL);
     }
-    struct mdl_chat c = {json_object_get(chat, "messages"), json_object_get(chat, "tools"),
-                         json_object_get(chat, "extra"), true, 1736942400};
+    struct mdl_chat c = {.messages = json_object_get(chat, "messages"), .tools = json_object_get(chat, "tools"),
+                         .extra = json_object_get(chat, "extra"), .add_generation_prompt = true, .now_s = 1736942400};
     struct kvs_buf out;
     kvs_buf_init(&out, 1 << 20);
     kvs_status s = mdl_template_render_chat(t, &c, &out, &err);
