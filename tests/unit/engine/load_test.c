@@ -225,6 +225,10 @@ static void test_identity(void **state)
     size_t n = eng_numerics_class(KVC_F16, text, sizeof text);
     assert_int_equal(n, strlen(text));
     assert_string_equal(text, "kvasir-1,a16,cpu-fma,tp1,k=f16,v=f16");
+    (void)eng_numerics_class(KVC_Q8_0, text, sizeof text);
+    assert_string_equal(text, "kvasir-1,a16,cpu-fma,tp1,k=q8_0,v=q8_0");
+    (void)eng_numerics_class(KVC_F32, text, sizeof text);
+    assert_string_equal(text, "kvasir-1,a16,cpu-fma,tp1,k=f32,v=f32");
     assert_int_equal(r.layout.group_count, 2);
     assert_int_equal(r.layout.block_tokens, 32);
     assert_int_equal(r.layout.group[0].page_bytes, (uint64_t)32 * 2 * (16 + 16) * 2);

@@ -485,6 +485,65 @@ static void test_latent_equals_shared_keys(void **state)
     }
 }
 
+/* DeepSeek's sizes: a latent of 512 beside 64 rotated numbers, 16 heads and more of one sequence; in several tiles and segments, against a
+ * softmax in double over the same numbers. */
+static void test_large_latents_are_right(void **state)
+{
+    (void)state;
+    enum { KEY = 576, VALUE = 512, LAST = 1090, MOST = 48 };
+    float *k = calloc((size_t)(LAST + 1) * KEY, sizeof *k), *q = calloc((size_t)MOST * KEY, sizeof *q);
+    float *out[2] = {calloc((size_t)MOST * VALUE, sizeof(float)), calloc((size_t)MOST * VALUE, sizeof(float))};
+    static double score[LAST + 1];
+    for (uint32_t i = 0; i < 3; i++) {
+        struct attn_case c = {.key_dim = KEY,
+                              .value_dim = VALUE,
+                              .block_tokens = 16u << i,
+                              .last = i == 0 ? 70 : LAST,
+                              .heads = 16,
+                              .count = i == 2 ? MOST : 16,
+                              .type = KVC_F32,
+                              .values = KIND_PLAIN,
+                              .seed = 11 + i,
+                              .latent = true};
+        struct kvs_rng r = {.state = c.seed};
+        for (uint32_t p = 0; p <= c.last; p++) {
+            ops_fill(&r, k + (size_t)p * KEY, KEY, c.values);
+        }
+        ops_fill(&r, q, (size_t)c.count * KEY, KIND_PLAIN);
+        for (uint32_t t = 0; t < table_count; t++) {
+            ops_attention(tables[t], &c, out[t], NULL, NULL);
+            assert_memory_equal(out[t], out[0], (size_t)c.count * VALUE * 4);
+        }
+        for (uint32_t row = 0; row < c.count; row += 5) {
+            uint32_t pos = c.last - (c.count - 1 - row) / c.heads;
+            double max = -INFINITY, sum = 0, worst = 0;
+            for (uint32_t p = 0; p <= pos; p++) {
+                score[p] = 0;
+                for (uint32_t d = 0; d < KEY; d++) {
+                    score[p] += (double)q[(size_t)row * KEY + d] * (double)k[(size_t)p * KEY + d];
+                }
+                score[p] /= sqrt(KEY);
+                max = fmax(max, score[p]);
+            }
+            for (uint32_t p = 0; p <= pos; p++) {
+                sum += score[p] = exp(score[p] - max);
+            }
+            for (uint32_t d = 0; d < VALUE; d++) {
+                double want = 0;
+                for (uint32_t p = 0; p <= pos; p++) {
+                    want += score[p] / sum * (double)k[(size_t)p * KEY + d];
+                }
+                worst = fmax(worst, fabs(want - (double)out[0][(size_t)row * VALUE + d]));
+            }
+            assert_true(worst < 2e-5);
+        }
+    }
+    free(k);
+    free(q);
+    free(out[0]);
+    free(out[1]);
+}
+
 /* The block size changes where keys lie and nothing else. */
 static void test_attention_ignores_block_size(void **state)
 {
@@ -602,6 +661,7 @@ int main(void)
         cmocka_unit_test(test_gates),
         cmocka_unit_test(test_softcap),
         cmocka_unit_test(test_latent_equals_shared_keys),
+        cmocka_unit_test(test_large_latents_are_right),
         cmocka_unit_test(test_attention_ignores_block_size),
         cmocka_unit_test(test_blocks_equal_gguf_package),
     };

@@ -1,6 +1,6 @@
 /* twin_test.c - the same numbers written two ways give the same model: once all in F32, once with every matrix in Q8_0
- * blocks that hold these numbers exactly (and deepseek2's key and value projections apart instead of in one tensor). What
- * is left between the two is the rounding of activations to 16 bits, some 1e-5; a product that reads another row's or
+ * blocks that hold these numbers exactly (gpt-oss's experts in MXFP4; deepseek2's key and value projections apart instead of
+ * in one tensor). What is left between the two is the rounding of activations to 16 bits, some 1e-5; a product that reads another row's or
  * head's blocks is off by far more. Both op tables, several rows a step and single ones.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
@@ -80,6 +80,35 @@ static void matrix(struct maker *m, uint32_t layer, const char *name, uint32_t c
     float *x = calloc(n, sizeof *x);
     exact(m, x, n);
     put(m, layer, name, m->quantized && cols % 32 == 0, planes > 1 ? 3 : 2, (uint64_t[]){cols, rows, planes}, x, n);
+    free(x);
+}
+
+/* Experts that MXFP4 holds exactly: per 32 a power of two times 0, 1, 2, 3, 4, 6, 8 or 12, of either sign. */
+static void experts_mxfp4(struct maker *m, uint32_t layer, const char *name, uint32_t cols, uint32_t rows)
+{
+    static const int8_t value[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    size_t n = (size_t)cols * rows * 8;
+    const uint64_t shape[3] = {cols, rows, 8};
+    float *x = calloc(n, sizeof *x);
+    uint8_t *bytes = calloc(n / 32, 17);
+    char text[96];
+    for (size_t b = 0; b < n / 32; b++) {
+        uint8_t *block = bytes + b * 17;
+        int e = 119 + (int)kvs_rng_below(&m->rng, 3); /* the scale is 2^(e - 127), and the values above are doubled */
+        block[0] = (uint8_t)e;
+        for (size_t i = 0; i < 32; i++) {
+            uint32_t code = (uint32_t)kvs_rng_below(&m->rng, 16);
+            block[1 + i % 16] |= (uint8_t)(i < 16 ? code : code << 4);
+            x[b * 32 + i] = ldexpf((float)value[code], e - 128);
+        }
+    }
+    (void)snprintf(text, sizeof text, "blk.%u.%s", layer, name);
+    if (m->quantized) {
+        tst_gguf_tensor(m->w, text, MDL_MXFP4, 3, shape, bytes, n / 32 * 17);
+    } else {
+        tst_gguf_tensor(m->w, text, MDL_F32, 3, shape, x, n * sizeof *x);
+    }
+    free(bytes);
     free(x);
 }
 
@@ -322,6 +351,39 @@ static void gemma_model(struct maker *m, float cap)
     }
 }
 
+/* Sinks, biases on everything, a window on the first layer, experts as its files have them. */
+static void sinks_model(struct maker *m)
+{
+    common(m);
+    key(m, "attention.head_count", 4);
+    key(m, "attention.head_count_kv", 2);
+    key(m, "attention.key_length", 16);
+    key(m, "attention.value_length", 16);
+    key(m, "attention.sliding_window", 16);
+    key(m, "feed_forward_length", 32);
+    key(m, "expert_count", 8);
+    key(m, "expert_used_count", 2);
+    key(m, "expert_feed_forward_length", 32);
+    for (uint32_t l = 0; l < LAYERS; l++) {
+        norm(m, l, "attn_norm.weight", WIDTH);
+        attention(m, l);
+        floats(m, l, "attn_q.bias", 64, 1, 0, 0.3f);
+        floats(m, l, "attn_k.bias", 32, 1, 0, 0.3f);
+        floats(m, l, "attn_v.bias", 32, 1, 0, 0.3f);
+        floats(m, l, "attn_output.bias", WIDTH, 1, 0, 0.3f);
+        floats(m, l, "attn_sinks.weight", 4, 1, 0, 1);
+        norm(m, l, "post_attention_norm.weight", WIDTH);
+        floats(m, l, "ffn_gate_inp.weight", WIDTH, 8, 0, 0.5f);
+        floats(m, l, "ffn_gate_inp.bias", 8, 1, 0, 0.5f);
+        experts_mxfp4(m, l, "ffn_gate_exps.weight", WIDTH, 32);
+        experts_mxfp4(m, l, "ffn_up_exps.weight", WIDTH, 32);
+        experts_mxfp4(m, l, "ffn_down_exps.weight", 32, WIDTH);
+        floats(m, l, "ffn_gate_exps.bias", 32, 8, 0, 0.5f);
+        floats(m, l, "ffn_up_exps.bias", 32, 8, 0, 0.5f);
+        floats(m, l, "ffn_down_exps.bias", WIDTH, 8, 0, 0.5f);
+    }
+}
+
 static uint8_t *file_of(const char *model, bool quantized, size_t *size_out)
 {
     bool latent = strncmp(model, "deepseek2", 9) == 0;
@@ -334,6 +396,8 @@ static uint8_t *file_of(const char *model, bool quantized, size_t *size_out)
     if (strncmp(model, "gemma3", 6) == 0) {
         m.arch = "gemma3";
         gemma_model(&m, strcmp(model, "gemma3 capped") == 0 ? CAP : 0);
+    } else if (strcmp(model, "gpt-oss") == 0) {
+        sinks_model(&m);
     } else if (latent) {
         latent_model(&m, strcmp(model, "deepseek2 lite") == 0);
     } else {
@@ -361,8 +425,8 @@ static void logits_of(const char *model, bool quantized, const char *isa, uint32
 static void test_twins(void **state)
 {
     (void)state;
-    static const char *const names[] = {"mamba",     "mamba2",    "granitehybrid", "granitehybrid mixture",
-                                        "falcon-h1", "deepseek2", "deepseek2 lite"};
+    static const char *const names[] = {"mamba",     "mamba2",    "granitehybrid",  "granitehybrid mixture",
+                                        "falcon-h1", "deepseek2", "deepseek2 lite", "gpt-oss"};
     static float plain[TOKENS * VOCAB], blocks[TOKENS * VOCAB], other[TOKENS * VOCAB];
     bool fast = eng_ops_best() != NULL && eng_ops_best() != &eng_ops_ref;
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
