@@ -29,6 +29,7 @@
 #include "kvtransfer/core/sink.h"
 #include "proto/msg.h"
 #include "worker/core/fit.h"
+#include "worker/core/stall.h"
 #include "worker/core/sched.h"
 
 #define DCW_PEERS_MAX 256
@@ -46,7 +47,7 @@ struct dcw_config {
     uint32_t vocab;       /* token ids are below it; logits have vocab * 4 bytes */
     uint64_t call_max_us; /* deadline of a call that states none; 0: 600 s */
     uint64_t keep_us;     /* longest time that an ABORT with keep counts; 0: 30 s */
-    uint64_t stall_us;    /* a fetch, and what is left once all is sent, has this long and its bytes at WRK_LEAST_RATE; 0: WRK_STALL_US */
+    uint64_t stall_us;    /* see stall.h; here for fetches, and from END to the last page; 0: WRK_STALL_US */
 };
 
 typedef enum dcw_event_kind {
@@ -182,7 +183,7 @@ struct dcw_stats {
     uint64_t accepted, refused; /* since the start */
     uint64_t ended[5]; /* by msg_finish of the last entry (index MSG_FINISH_*; ABORT also for calls without one) */
     uint64_t tokens;   /* entries with a token */
-    uint64_t stalled; /* transfers given up because they were too slow */
+    uint64_t stalled; /* transfers given up, here or by their source, because pages came too slowly */
     uint64_t remote, local, fallbacks; /* how prompts got their KV (fallbacks are counted in local or remote, too) */
     uint64_t local_prefill_tokens;     /* tokens computed in chunks here, recompute after a preemption included */
     uint64_t kv_pages, kv_bytes;       /* landed and verified */

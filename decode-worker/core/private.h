@@ -23,6 +23,7 @@ struct dcw_transfer {
     bool cancelled; /* GRANT_CANCEL went out */
     bool ended;     /* PREFILL_END came */
     bool fetch;     /* of cached blocks below want_end, no logits */
+    bool stalled;   /* its pages came too slowly, and it was given up */
     uint32_t want_end;
     uint64_t xfer, nonce;
     uint32_t peer;
@@ -33,7 +34,7 @@ struct dcw_transfer {
     uint32_t source_cached; /* END's cached_tokens */
     uint32_t source_chunks; /* END's chunks */
     uint64_t began_us;
-    uint64_t due_us; /* what is left has to be here by then; 0: the source is still computing */
+    uint64_t due_us; /* all has to be here by then; 0: the source still computes or sends, and looks to that itself */
 };
 
 struct dcw_call {
@@ -104,7 +105,6 @@ struct dcw {
     struct dcw_stats stats;
 };
 
-void dcw__transfer_watch(struct dcw *d, struct dcw_call *c, uint64_t now_us);
 struct dcw_action *dcw__act(struct dcw *d, dcw_action_kind kind, const struct dcw_call *c);
 void dcw__act_end(struct dcw *d, uint64_t conn, uint32_t stream, uint64_t request, kvs_status status, const char *text);
 struct dcw_router *dcw__router(struct dcw *d, uint64_t conn);
@@ -120,6 +120,7 @@ void dcw__fail(struct dcw *d, struct dcw_call *c, kvs_status status, const char 
 void dcw__end(struct dcw *d, struct dcw_call *c, msg_finish finish, kvs_status status, const char *text);
 
 /* transfer.c */
+void dcw__transfer_watch(struct dcw *d, struct dcw_call *c, uint64_t now_us);
 void dcw__transfer_begin(struct dcw *d, struct dcw_call *c, uint64_t now_us); /* HELD pages: call a peer, or go local */
 void dcw__transfer_abandon(struct dcw *d,
                            struct dcw_call *c); /* the call ends: cancel, fence what may still be written */

@@ -148,6 +148,7 @@ static void open_transfer(struct dcw *d, struct dcw_call *c, uint32_t peer, bool
     c->t.peer = peer;
     c->t.began_us = now_us;
     c->t.due_us = 0;
+    c->t.stalled = false;
     c->phase = DCW_TRANSFER;
     act_grant(d, c);
     act_call(d, c);
@@ -195,22 +196,28 @@ static void grant_cancel(struct dcw *d, struct dcw_call *c)
     dcw__act(d, DCW_ACT_GRANT_CANCEL, c)->xfer = c->t.xfer;
 }
 
-/* A peer that answers its heartbeats but whose pages trickle: prompts are not computed at the pace of its link. While the source computes there
- * is no hurry; after that, and for what is cached there, the pages have to come. */
-void dcw__transfer_watch(struct dcw *d, struct dcw_call *c, uint64_t now_us)
+/* What all transfers from that peer still bring, at most: they share its link. */
+static uint64_t bytes_from(const struct dcw *d, uint32_t peer)
 {
     const struct kvc_layout *l = wrk_sched_layout(d->sched);
     uint64_t bytes = 0;
-    if (!c->t.granted || c->t.cancelled)
-        return;
-    if (!c->t.due_us && (c->t.fetch || c->t.ended)) {
-        for (uint32_t i = 0; i < c->t.want_count; i++)
-            bytes += l->group[c->t.wants[i].group].page_bytes;
-        c->t.due_us = now_us + d->stall_us + bytes * 1000000 / WRK_LEAST_RATE;
+    for (uint32_t i = 0; i < d->calls_max; i++) {
+        const struct dcw_call *c = &d->calls[i];
+        for (uint32_t k = 0; c->live && c->t.granted && c->t.peer == peer && k < c->t.want_count; k++)
+            bytes += l->group[c->t.wants[k].group].page_bytes;
     }
-    if (!c->t.due_us || now_us < c->t.due_us)
+    return bytes;
+}
+
+void dcw__transfer_watch(struct dcw *d, struct dcw_call *c, uint64_t now_us)
+{
+    if (!c->t.granted || c->t.cancelled || (c->t.ended ? c->t.end_status != KVS_OK : !c->t.fetch))
         return;
-    d->stats.stalled++;
+    if (!c->t.due_us)
+        c->t.due_us = now_us + wrk_transfer_us(d->stall_us, bytes_from(d, c->t.peer));
+    if (now_us < c->t.due_us)
+        return;
+    c->t.stalled = true;
     grant_cancel(d, c);
 }
 
@@ -249,6 +256,7 @@ void dcw__on_prefill_end(struct dcw *d, uint64_t xfer, const struct msg_end *end
         return;
     c->t.ended = true;
     c->t.end_status = end->status;
+    c->t.stalled |= end->status == KVS_PEER_TIMEOUT;
     c->t.source_us = end->prefill_us;
     c->t.source_cached = end->cached_tokens;
     c->t.source_chunks = end->chunks;
@@ -294,6 +302,11 @@ static void placed_remote(struct dcw *d, struct dcw_call *c, const struct dcw_ev
     /* With more chunks pages travelled while others were computed: how long that took is not to be seen from here. */
     if (ev->grant.status == KVS_OK && c->t.ended && c->t.end_status == KVS_OK && (c->t.fetch || c->t.source_chunks <= 1))
         wrk_link_add(&d->peers[c->t.peer].link, ev->grant.bytes, (double)p->exposed_us * 1e-6);
+    if (c->t.stalled) { /* what was measured before is true no more, and routers have to hear of it */
+        d->stats.stalled++;
+        d->peers[c->t.peer].link = (struct wrk_fit){0};
+        wrk_link_add(&d->peers[c->t.peer].link, ev->grant.bytes, (double)p->exposed_us * 1e-6);
+    }
     memset(p->transport, 0, sizeof p->transport); /* an earlier transfer's */
     if (ev->grant.pages > 0)
         memcpy(p->transport, d->peers[c->t.peer].transport, sizeof p->transport);

@@ -7,7 +7,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "prefill-worker/core/prefill.h"
 
-#include "worker/core/fit.h"
+#include "worker/core/stall.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +26,7 @@ struct call {
     uint32_t stream, peer;
     uint64_t arrived_us, deadline_us;
     uint64_t sent_by_us; /* 0: there is still something to compute */
+    uint64_t mark, mark_us; /* what had been sent to its peer when that was set, and when */
     wrk_seq_id seq;
     struct kvt_source *source;
     uint32_t token_count, blocks;
@@ -50,6 +51,7 @@ struct pfw {
     uint64_t queue_wait_us, call_max_us, stall_us;
     struct call *calls;
     uint8_t peer_up[PFW_PEERS_MAX];
+    uint64_t peer_sent[PFW_PEERS_MAX]; /* bytes, in its calls together */
     struct pfw_action *actions;
     size_t action_count, action_next, action_cap;
     bool draining, off; /* off: its role is another */
@@ -415,6 +417,23 @@ static uint64_t bytes_wanted(const struct pfw *p, const struct call *c)
     return bytes;
 }
 
+static void sending_begins(const struct pfw *p, struct call *c, uint64_t now_us, uint64_t bytes)
+{
+    c->mark = p->peer_sent[c->peer];
+    c->mark_us = now_us;
+    c->sent_by_us = now_us + wrk_transfer_us(p->stall_us, bytes);
+}
+
+/* Its time is up. The link may have carried other calls meanwhile; only one that is slow with all of them together is given up. */
+static bool link_is_slow(const struct pfw *p, struct call *c, uint64_t now_us)
+{
+    uint64_t sent = p->peer_sent[c->peer] - c->mark, us = now_us - c->mark_us;
+    if (wrk_transfer_us(0, sent) < us)
+        return true;
+    sending_begins(p, c, now_us, 0);
+    return false;
+}
+
 static void on_step_done(struct pfw *p, uint64_t now_us)
 {
     uint32_t n;
@@ -439,7 +458,7 @@ static void on_step_done(struct pfw *p, uint64_t now_us)
         if (r->last) {
             c->logits_ready = c->logits_wanted;
             c->prefill_us = now_us - c->arrived_us;
-            c->sent_by_us = now_us + p->stall_us + bytes_wanted(p, c) * 1000000 / WRK_LEAST_RATE;
+            sending_begins(p, c, now_us, bytes_wanted(p, c));
         }
     }
     for (uint32_t i = 0; i < p->calls_max; i++)
@@ -464,6 +483,8 @@ static void on_sent(struct pfw *p, uint64_t cookie, kvs_status status)
     kvt_source_sent(c->source, status);
     if (status != KVS_OK)
         stop(p, c, status, "a page could not be sent");
+    else if (message < c->want_count)
+        p->peer_sent[c->peer] += wrk_sched_layout(p->sched)->group[c->outgoing[message].group].page_bytes;
 }
 
 static void on_peer_gone(struct pfw *p, uint32_t peer, bool transport_closed)
@@ -534,8 +555,8 @@ static void settle(struct pfw *p, struct call *c, uint64_t now_us)
     else if (!c->stopped && (v.state == WRK_SEQ_FAILED ||
                              (v.state == WRK_SEQ_WAITING && !v.deferred && now_us - c->arrived_us >= p->queue_wait_us)))
         stop(p, c, KVS_BUSY_PAGES, "no KV pages came free in time");
-    else if (!c->stopped && !c->ended && c->sent_by_us && now_us >= c->sent_by_us)
-        stop(p, c, KVS_PEER_TIMEOUT, "the link is slower than computing");
+    else if (!c->stopped && !c->ended && c->sent_by_us && now_us >= c->sent_by_us && link_is_slow(p, c, now_us))
+        stop(p, c, KVS_PEER_TIMEOUT, "pages leave too slowly");
     while (!c->stopped && kvt_source_in_flight(c->source) < p->send_window && c->posted < c->outgoing_count)
         post(p, c, false);
     if (!c->stopped && c->logits_ready && c->posted == c->want_count &&

@@ -33,7 +33,7 @@ struct pfw_config {
     uint32_t send_window;    /* 0: 64 */
     uint64_t queue_wait_us;  /* longest wait for pages, then END{KVS_BUSY_PAGES}; 0: 10 s; role both: short, peers may wait for each other */
     uint64_t call_max_us;    /* deadline of a call that states none; 0: 600 s */
-    uint64_t stall_us;       /* once all is computed sending has this long and its bytes at WRK_LEAST_RATE, then END{KVS_PEER_TIMEOUT}; 0: WRK_STALL_US */
+    uint64_t stall_us;       /* see stall.h: sending too slowly is END{KVS_PEER_TIMEOUT}; 0: WRK_STALL_US */
 };
 
 typedef enum pfw_event_kind {

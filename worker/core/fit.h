@@ -9,8 +9,6 @@
 
 #include "proto/msg.h"
 
-#define WRK_LEAST_RATE 4000000u /* bytes a second: over slower links no KV travels, computing takes over */
-#define WRK_STALL_US 5000000u   /* what a transfer has besides, once there is nothing left but to send */
 #include "worker/core/sched.h"
 
 #define WRK_FIT_TERMS 3u

@@ -158,7 +158,12 @@ static void test_cut_at_every_byte_of_a_real_file(void **state)
         skip();
     }
     struct kvs_error err;
-    for (size_t n = 0; n < size; n += n < 65536 ? 1 : 4096)
+#if defined(__SANITIZE_THREAD__)
+    const size_t step = 61; /* one thread: nothing to find in minutes of it */
+#else
+    const size_t step = 1;
+#endif
+    for (size_t n = 0; n < size; n += n < 65536 ? step : 4096)
         assert_int_equal(try_bytes(bytes, n, false, &err), KVS_SELF_MODEL);
     free(bytes);
 }
