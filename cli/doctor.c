@@ -6,6 +6,7 @@
 #include "cli/model_table.h"
 #include "cli/process.h"
 #include "model/card.h"
+#include "proto/msg.h"
 #include "sys/clock.h"
 #include "sys/thread.h"
 
@@ -28,7 +29,7 @@ struct doctor_config {
 };
 #define MEMORY(field) offsetof(struct doctor_config, memory.field)
 static const struct kvs_config_row rows[] = {
-    {"doctor.model", "model", KVS_CFG_STRING, "smollm2", 0, CLI_PATH_MAX, NULL, "GGUF file, or the name smollm2",
+    {"doctor.model", "model", KVS_CFG_STRING, "smollm2", 0, CLI_PATH_MAX, NULL, "GGUF file, or the name of one that was pulled",
      offsetof(struct doctor_config, model)},
     {"doctor.listen", "listen", KVS_CFG_STRING, "127.0.0.1:8080", 0, 128, NULL, "address the API will listen at",
      offsetof(struct doctor_config, listen)},
@@ -40,9 +41,9 @@ static const struct kvs_config_row rows[] = {
      offsetof(struct doctor_config, cluster)},
     {"etcd.user", NULL, KVS_CFG_STRING, "", 0, 256, NULL, "user of an etcd with authentication", offsetof(struct doctor_config, etcd_user)},
     {"etcd.password", NULL, KVS_CFG_STRING, "", 0, 256, NULL, "and that one's password", offsetof(struct doctor_config, etcd_password)},
-    {"doctor.prompt", "prompt", KVS_CFG_U32, "0", 0, 1u << 20, NULL, "tokens of the prompt whose memory is predicted; 0: all of the context",
+    {"doctor.prompt", "prompt", KVS_CFG_U32, "0", 0, MSG_TOKENS_MAX, NULL, "tokens of the prompt whose memory is predicted; 0: all of the context",
      MEMORY(prompt)},
-    {"doctor.context", "context", KVS_CFG_U32, "0", 0, 1u << 20, NULL, "as the workers' flag; 0: what the file says", MEMORY(context)},
+    {"doctor.context", "context", KVS_CFG_U32, "0", 0, MSG_TOKENS_MAX, NULL, "as the workers' flag; 0: what the file says", MEMORY(context)},
     {"doctor.kv_type", "kv-type", KVS_CFG_ENUM, "f16", 0, 0, "f32|f16|q8_0", "as the workers' flag", MEMORY(kv_type)},
     {"doctor.kv_memory", "kv-memory", KVS_CFG_SIZE, "0", 0, 0x1p52, NULL,
      "as the workers' flag; 0: a quarter of free memory, at most 2G", MEMORY(kv_memory)},

@@ -42,8 +42,9 @@ static kvs_status make_plan(const struct cli_doctor_memory *c, const struct mdl_
     uint32_t context = c->context ? c->context : card->context_length;
     context = context < MSG_TOKENS_MAX ? context : MSG_TOKENS_MAX;
     uint32_t prompt = c->prompt ? c->prompt : context, rest = prompt < context ? context - prompt : 0;
-    uint64_t quarter = kvs_memory_available() / 4, memory = quarter < DEFAULT_KV_MAX ? quarter : DEFAULT_KV_MAX;
-    uint32_t threads = c->threads ? c->threads : 1 + (kvs_cpu_count() - 1) / c->workers;
+    /* as `kvasir up` shares the machine out */
+    uint64_t share = kvs_memory_available() / (c->workers > 2 ? 2 * (uint64_t)c->workers : 4), memory = share < DEFAULT_KV_MAX ? share : DEFAULT_KV_MAX;
+    uint32_t each = kvs_cpu_count() / c->workers, threads = c->threads ? c->threads : each > 0 ? each : 1;
     struct eng_load_options load = {.context = context};
     struct eng_ctx_options step = {
         .threads = threads, .batch_tokens = c->chunk_tokens + c->sequences, .batch_seqs = c->sequences};

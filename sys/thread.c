@@ -207,9 +207,23 @@ static bool cgroup1_room(uint64_t *room_out)
 
 uint64_t kvs_memory_total(void)
 {
-    char text[4096];
-    uint64_t kib = 0;
-    return read_text("/proc/meminfo", text, sizeof text) && number_after(text, "MemTotal:", &kib) ? kib * 1024 : 0;
+    char text[4096], path[1024], file[1200];
+    uint64_t kib = 0, limit, bytes = 0;
+    if (read_text("/proc/meminfo", text, sizeof text) && number_after(text, "MemTotal:", &kib)) {
+        bytes = kib * 1024;
+    }
+    if (cgroup_path(path, sizeof path)) {
+        do {
+            kvs_format(file, sizeof file, "/sys/fs/cgroup%s/memory.max", path);
+            if (read_text(file, text, sizeof text) && number_after(text, "", &limit) && limit < bytes) {
+                bytes = limit;
+            }
+        } while (go_up(path));
+    }
+    if (read_text("/sys/fs/cgroup/memory/memory.limit_in_bytes", text, sizeof text) && number_after(text, "", &limit) && limit < bytes) {
+        bytes = limit;
+    }
+    return bytes;
 }
 
 uint64_t kvs_memory_available(void)

@@ -16,6 +16,6 @@ void kvs_thread_join(struct kvs_thread *t); /* waits and frees; NULL is fine */
 void kvs_fp_environment(void);
 uint32_t kvs_cpu_count(void);
 uint64_t kvs_memory_available(void); /* bytes: MemAvailable, or the cgroup's limit when lower */
-uint64_t kvs_memory_total(void);     /* bytes: what the machine has; 0: not known */
+uint64_t kvs_memory_total(void);     /* bytes: what the machine has, or the cgroup's limit when lower; 0: not known */
 
 #endif

@@ -4,10 +4,10 @@
 
 #define REASON_MAX 3600.0 /* no coefficient is larger: seconds a step, a token, a byte */
 
-/* Slow on purpose: a thousand prompt tokens a second, a hundred steps a second. */
-#define TRUSTED_SAMPLES 16.0
-#define FADES_AFTER_US 30e6
+#define TRUSTED_SAMPLES 16.0 /* so many measurements are believed in full */
+#define FADES_AFTER_US 30e6  /* so far behind the latest of its kind */
 
+/* Slow on purpose: a thousand prompt tokens a second, a hundred steps a second. */
 static const struct msg_speed default_speed = {.prefill_fixed_s = 1e-3,
                                                .prefill_token_s = 1e-3,
                                                .prefill_pair_s = 0,

@@ -125,27 +125,42 @@ static void take_link(struct rtr_link *l, const struct msg_peer_link *told, stru
         sum->newest_us = l->measured.at_us;
 }
 
+/* The list is compact: one that leaves or comes moves others. What is known of a link goes with its name; entries before `i` are new already. */
+static void place_link(struct rtr_worker *w, uint32_t i, const char *id)
+{
+    for (uint32_t k = i + 1; k < w->link_count; k++)
+        if (strncmp(w->links[k].id, id, MSG_ID_MAX) == 0) {
+            struct rtr_link moved = w->links[k];
+            w->links[k] = w->links[i];
+            w->links[i] = moved;
+            return;
+        }
+    if (i < w->link_count && w->link_count < w->link_cap) /* the one that stood here may come further down */
+        w->links[w->link_count++] = w->links[i];
+    w->links[i] = (struct rtr_link){.slot = RTR_NO_SLOT};
+    memcpy(w->links[i].id, id, MSG_ID_MAX);
+    w->links[i].id[MSG_ID_MAX - 1] = 0;
+}
+
 static void take_links(const struct rtr_fleet *f, struct rtr_worker *w, const struct msg_load *load, uint64_t now_us)
 {
     uint32_t n = load->peer_count < RTR_LINKS_MAX ? load->peer_count : RTR_LINKS_MAX;
     w->links_sum = (struct rtr_links_sum){0};
-    if (n > w->link_cap) {
-        struct rtr_link *grown = realloc(w->links, n * sizeof(*grown));
+    if (n + 1 > w->link_cap) { /* one to put aside who is moved */
+        struct rtr_link *grown = realloc(w->links, (n + 1) * sizeof(*grown));
         if (!grown) {
             w->link_count = 0; /* without the list no remote placement: slower, still right */
             return;
         }
         w->links = grown;
-        w->link_cap = n;
+        w->link_cap = n + 1;
     }
     bool same = n == w->link_count;
     for (uint32_t i = 0; i < n; i++) {
         struct rtr_link *l = &w->links[i];
         if (i >= w->link_count || strncmp(l->id, load->peers[i].id, MSG_ID_MAX) != 0) {
             same = false;
-            *l = (struct rtr_link){.slot = RTR_NO_SLOT};
-            memcpy(l->id, load->peers[i].id, MSG_ID_MAX);
-            l->id[MSG_ID_MAX - 1] = 0;
+            place_link(w, i, load->peers[i].id);
         }
         take_link(l, &load->peers[i], &w->links_sum, now_us);
     }

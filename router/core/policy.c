@@ -133,8 +133,8 @@ static void look_at_usual(const struct rtr_fleet *f, uint32_t model, struct usua
         link.latency_s += w->links_sum.cost.latency_s;
         link.byte_s += w->links_sum.cost.byte_s;
         links += w->links_sum.weight;
-        out->prefill_us = larger(out->prefill_us, w->prefill.at_us);
-        out->step_us = larger(out->step_us, w->step.at_us);
+        out->prefill_us = larger(out->prefill_us, w->prefill.samples ? w->prefill.at_us : 0);
+        out->step_us = larger(out->step_us, w->step.samples ? w->step.at_us : 0);
         out->link_us = larger(out->link_us, w->links_sum.newest_us);
     }
     rtr_cost_default_speed(&slow);

@@ -7,13 +7,12 @@
 
 #define HUGE_PAGE ((uint64_t)2 << 20) /* the kernel may give memory in such pieces */
 #define MIB ((uint64_t)1 << 20)
-#define TREE_NODES_MAX (1u << 20)
 #define PAGE_BOOKS 40u   /* bytes a page: its count, its place in the free list, in the list of pages to zero */
 #define BUCKET_BOOKS 8u /* bytes a bucket of the tree, by name and by parent; there are as many as it may have blocks, rounded up to 2^n */
 #define BLOCK_BOOKS 256u /* bytes a block that it has: node, names, what peers are told of it */
 #define TOKEN_BOOKS 64u  /* bytes a token: ids in the sequence, in its request, in frames of the control streams and their copies; hashes */
 #define ENTRY_BOOKS 32u  /* bytes a block and group: block tables, wanted pages, sends */
-#define LOGITS_ROWS 8u   /* computed, shipped, received; sampling has two numbers of 8 bytes each a token, twice */
+#define LOGITS_ROWS 11u  /* of 4 bytes a token: computed, shipped, received; sampling has two numbers of 8 bytes a token, twice */
 
 static uint64_t least_u64(uint64_t a, uint64_t b)
 {
@@ -77,7 +76,7 @@ kvs_status wrk_memory_predict(const struct wrk_memory_config *c, struct wrk_memo
     out->all_kv_bytes = round_up(region, HUGE_PAGE);
     out->kv_bytes = least_u64(out->kv_bytes, out->all_kv_bytes);
     KVS_ASSERT(used <= total);
-    uint64_t nodes = c->prefix_cache ? least_u64(sizes.blocks, TREE_NODES_MAX) : 0, buckets = 16;
+    uint64_t nodes = c->prefix_cache ? wrk_sizes_nodes(sizes.blocks) : 0, buckets = 16;
     while (buckets < nodes)
         buckets *= 2;
     out->books = PAGE_BOOKS * total + BUCKET_BOOKS * buckets +

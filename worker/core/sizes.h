@@ -20,6 +20,12 @@ struct wrk_sizes {
     uint32_t blocks; /* what the full and latent groups hold, or could: the prefix tree's bound */
 };
 
+/* Blocks that the prefix tree may hold, where there are so many: its books grow with them. */
+static inline uint32_t wrk_sizes_nodes(uint32_t blocks)
+{
+    return blocks < 1u << 20 ? blocks : 1u << 20;
+}
+
 /* The most that fits. KVS_SELF_CONFIG with a text when not even one short sequence fits. */
 KVS_MUST_CHECK kvs_status wrk_sizes_choose(const struct wrk_sizes_config *c, struct wrk_sizes *out, struct kvs_error *err);
 /* Pages of a group that one sequence of at most `tokens` tokens never needs more of, for window and state groups. source: its snapshot is kept

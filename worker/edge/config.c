@@ -4,9 +4,7 @@
 
 #include "kvcache/layout.h"
 #include "sys/thread.h"
-#include "sys/log.h"
 #include <ctype.h>
-#include <inttypes.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -102,11 +100,9 @@ kvs_status wrk_config_load(int argc, char **argv, msg_role role, struct wrk_conf
             out->kv_memory = (uint64_t)2 << 30;
     }
     /* pages get memory when they are first used: too much would be noticed late, by the kernel's axe */
-    uint64_t total = kvs_memory_total(), room = kvs_memory_available();
+    uint64_t total = kvs_memory_total();
     if (total && out->kv_memory > total)
         return kvs_fail(err, KVS_SELF_CONFIG, "--kv-memory of %.1f GB is more than the %.1f GB of this machine: give less", (double)out->kv_memory / 1e9,
                         (double)total / 1e9);
-    if (out->kv_memory > room)
-        KVS_WARN("KV memory is larger than what is free now", "kv_memory=%" PRIu64 " free=%" PRIu64, out->kv_memory, room);
     return KVS_OK;
 }

@@ -18,8 +18,10 @@
 #include "sys/log.h"
 #include "sys/secret.h"
 #include "sys/thread.h"
+#include "worker/core/sizes.h"
 #include "worker/edge/cache.h"
 #include "worker/edge/worker_impl.h"
+#include <inttypes.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -30,7 +32,6 @@
 #define IDLE_TICKS_MAX 64
 #define LEAVE_MS 1000u
 #define DESCRIPTORS_NEEDED (NET_GATE_WAITING_MAX + 320u) /* heads and pages of HTTP, our own 64, links to peers */
-#define TREE_NODES_MAX (1u << 20)
 
 struct wrk_sched *wrk_worker_sched(struct wrk_worker *w) { return w->sched; }
 struct wrk_device *wrk_worker_device(struct wrk_worker *w) { return w->device; }
@@ -493,7 +494,7 @@ static kvs_status create_compute(struct wrk_worker *w, struct kvs_error *err)
     if (sc.seqs_max > 4096)
         sc.seqs_max = 4096;
     memcpy(sc.pages, w->loaded.pages, sizeof sc.pages);
-    sc.tree_nodes = w->config.prefix_cache ? w->loaded.blocks < TREE_NODES_MAX ? w->loaded.blocks : TREE_NODES_MAX : 0;
+    sc.tree_nodes = w->config.prefix_cache ? wrk_sizes_nodes(w->loaded.blocks) : 0;
     sc.snapshot_blocks = w->config.snapshot_blocks;
     sc.tree_ttl_us = w->config.kv_ttl_us;
     sc.model = (struct wrk_model_id){.numerics = w->loaded.member.numerics, .kv_types = w->loaded.member.kv_types, .rope = w->loaded.member.rope};
@@ -671,6 +672,9 @@ int wrk_main(int argc, char **argv, msg_role role, const struct wrk_role_ops *co
     }
     kvs_log_init(w->config.name, level);
     kvs_descriptors_check(DESCRIPTORS_NEEDED, "the number of workers in the cluster");
+    uint64_t room = kvs_memory_available();
+    if (room > 0 && w->config.kv_memory > room)
+        KVS_WARN("kv memory is larger than what is free now", "kv_memory=%" PRIu64 " free=%" PRIu64, w->config.kv_memory, room);
     for (size_t i = 0; i < role_count; i++)
         w->role[i] = roles[i];
     w->role_count = role_count;

@@ -389,6 +389,13 @@ static void test_one_slow_transfer_puts_no_link_aside(void **state)
     choose(&b);
     near(exposed(&b, "b", "c"), 34e-3 / 10 + 18e-3 * 9 / 10);
     near(exposed(&b, "a", "d"), 2e-3);
+    /* what is known of a link goes with its name, wherever that stands in the list: another one in front of it, and away again */
+    load(&b, 12, (struct told){.peer = {"e", "b"}, .latency_s = 34e-3, .samples = 16}, 301000000);
+    choose(&b);
+    near(exposed(&b, "b", "c"), 34e-3 / 10 + (34e-3 + 34e-3 + 2e-3) / 3 * 9 / 10);
+    load(&b, 12, (struct told){.peer = {"b"}, .latency_s = 34e-3, .samples = 16}, 301000000);
+    choose(&b);
+    near(exposed(&b, "b", "c"), 34e-3 / 10 + 18e-3 * 9 / 10);
     /* a night in which nobody was measured changes nothing */
     load(&b, 13, (struct told){.peer = {"a"}, .latency_s = 2e-3, .samples = 101}, 9000000000);
     b.ask.now_us = 9000000000;

@@ -49,7 +49,7 @@ static void test_by_hand(void **state)
     assert_int_equal(m.held[2], 2); /* running, and a source's */
     assert_int_equal(m.held_bytes, (513 + 13) * 16384 + 2 * 4096);
     assert_true(m.kv_bytes >= m.held_bytes && m.kv_bytes <= m.held_bytes + 12 * MIB);
-    assert_int_equal(m.rows, 32000);
+    assert_int_equal(m.rows, 44000);
     c = config(&l, 32768, true);
     assert_int_equal(wrk_memory_predict(&c, &m, NULL), KVS_OK);
     assert_int_equal(m.held[1], 13);
