@@ -2,6 +2,12 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/ops/ops.h"
 
+#if defined(__clang__) && __clang_major__ < 17
+#define HAS_F16C true /* it has no name for this; every processor with AVX2 has it */
+#else
+#define HAS_F16C __builtin_cpu_supports("f16c")
+#endif
+
 bool eng_ops_type_known(mdl_type type)
 {
     return type == MDL_F32 || type == MDL_F16 || type == MDL_BF16 || eng_ops_quantized(type);
@@ -36,7 +42,7 @@ uint32_t eng_ops_multiple(mdl_type type)
 const struct eng_ops *eng_ops_best(void)
 {
 #if defined(ENG_HAVE_AVX2)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c")) {
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && HAS_F16C) {
         return &eng_ops_avx2;
     }
     return NULL;
