@@ -64,8 +64,9 @@ struct eng_part {
     kvs_status status;    /* out: KVS_OK, or KVS_SELF_NUMERIC when NaN or infinity appeared in this sequence's rows */
 };
 /* What a model and one context of it make resident, from the file's header alone (mdl_gguf_parse with header_only will do): by the same code
- * that loads and creates, told to count. What the options say of the file is not looked at. Refuses what a load would, but for what only the
- * tensors' values can tell and a tensor that is missing. */
+ * that loads and creates, told to count. What the options say of the file is not looked at. Refuses shapes, kinds and sizes that a load refuses; what
+ * it does not look at is checked by load and create alone: tensors' values, missing tensors and those that are there twice (or as one and in
+ * parts), rotation out of its range, and bounds of a batch. */
 struct eng_memory {
     uint64_t weights;   /* packed, as they stay */
     uint64_t tables;    /* rotation of every position of the context */

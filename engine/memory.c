@@ -20,13 +20,16 @@ static size_t alignment(size_t bytes)
 static size_t rounded(size_t bytes)
 {
     size_t align = alignment(bytes);
+    if (bytes > SIZE_MAX - align) {
+        return SIZE_MAX; /* more than there can be: eng_alloc refuses it, sums stay that large */
+    }
     return bytes == 0 ? align : (bytes + align - 1) / align * align;
 }
 
 size_t eng_alloc_resident(size_t bytes)
 {
-    size_t n = rounded(bytes);
-    return n + (n >= MAPPED_FROM ? 2 * SMALL_PAGE : 2 * 64);
+    size_t n = rounded(bytes), more = n >= MAPPED_FROM ? 2 * SMALL_PAGE : 2 * 64;
+    return n > SIZE_MAX - more ? SIZE_MAX : n + more;
 }
 
 void *eng_alloc(size_t bytes)

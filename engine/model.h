@@ -73,7 +73,8 @@ struct eng_model {
     float *rope_freqs, *rope_long, *rope_short; /* [rope.dims / 2] or NULL */
     struct eng_rotation rotation[ENG_ROTATIONS];
     uint64_t bytes;
-    /* Memory by eng_model_room; with `plan` nothing is allocated, read or packed: it is counted only (eng_memory_predict). */
+    /* Memory by eng_model_room; with `plan` what is asked of it is counted only, and no tensor is read or packed (eng_memory_predict): small
+     * tables of the loader's own are allocated all the same. */
     bool plan;
     uint64_t resident, tables, loading; /* tables: part of resident; loading: most at a time until all is packed */
 };

@@ -29,32 +29,6 @@ static kvs_status check_range(const struct mdl_card_reader *r, const char *key, 
     return KVS_OK;
 }
 
-/* Absent: KVS_OK and *there false. */
-static kvs_status find_f64(const struct mdl_card_reader *r, const char *key, bool *there, double *out)
-{
-    const char *kind = mdl_gguf_kind(r->g, key);
-    *there = kind != NULL;
-    if (kind == NULL || mdl_gguf_number(r->g, key, out))
-        return KVS_OK;
-    return kvs_fail(r->err, KVS_SELF_MODEL, "%s: its value of kind %s is no number that can be used here", key, kind);
-}
-
-static kvs_status find_u64(const struct mdl_card_reader *r, const char *key, bool *there, uint64_t *out)
-{
-    double v = 0;
-    *there = true;
-    if (mdl_gguf_u64(r->g, key, out))
-        return KVS_OK;
-    kvs_status s = find_f64(r, key, there, &v);
-    if (s != KVS_OK || !*there)
-        return s;
-    if (!(v >= 0 && v <= 9007199254740992.0) || v != (double)(uint64_t)v)
-        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: its value of kind %s, %g, is not an unsigned integer", key,
-                        mdl_gguf_kind(r->g, key), v);
-    *out = (uint64_t)v;
-    return KVS_OK;
-}
-
 static kvs_status absent(const struct mdl_card_reader *r, const char *key)
 {
     return kvs_fail(r->err, KVS_SELF_MODEL, "%s: absent", key);
@@ -65,7 +39,7 @@ kvs_status mdl_card_need_u32(const struct mdl_card_reader *r, const char *name, 
     char key[MDL_KEY_CAP];
     uint64_t v = 0;
     bool there;
-    kvs_status s = find_u64(r, mdl_card_key(r, name, key), &there, &v);
+    kvs_status s = mdl_key_u64(r->g, mdl_card_key(r, name, key), &there, &v, r->err);
     if (s != KVS_OK)
         return s;
     return there ? check_range(r, key, v, 1, max, out) : absent(r, key);
@@ -95,7 +69,7 @@ static kvs_status optional_from(const struct mdl_card_reader *r, const char *nam
     char key[MDL_KEY_CAP];
     uint64_t v = 0;
     bool there;
-    kvs_status s = find_u64(r, mdl_card_key(r, name, key), &there, &v);
+    kvs_status s = mdl_key_u64(r->g, mdl_card_key(r, name, key), &there, &v, r->err);
     return s == KVS_OK && there ? check_range(r, key, v, min, max, inout) : s;
 }
 
@@ -115,7 +89,7 @@ kvs_status mdl_card_optional_f64(const struct mdl_card_reader *r, const char *na
     char key[MDL_KEY_CAP];
     double v = 0;
     bool there;
-    kvs_status s = find_f64(r, mdl_card_key(r, name, key), &there, &v);
+    kvs_status s = mdl_key_f64(r->g, mdl_card_key(r, name, key), &there, &v, r->err);
     if (s != KVS_OK || !there)
         return s;
     if (!(v >= min && v <= max))
@@ -124,35 +98,10 @@ kvs_status mdl_card_optional_f64(const struct mdl_card_reader *r, const char *na
     return KVS_OK;
 }
 
-/* A truth value, or 0 or 1 as a number. */
 kvs_status mdl_card_optional_bool(const struct mdl_card_reader *r, const char *name, bool *inout)
 {
     char key[MDL_KEY_CAP];
-    double v = 0;
-    bool there;
-    if (mdl_gguf_bool(r->g, mdl_card_key(r, name, key), inout))
-        return KVS_OK;
-    kvs_status s = find_f64(r, key, &there, &v);
-    if (s != KVS_OK || !there)
-        return s;
-    if (v != 0 && v != 1)
-        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: %g is neither true nor false", key, v);
-    *inout = v == 1;
-    return KVS_OK;
-}
-
-kvs_status mdl_card_optional_str(const struct mdl_card_reader *r, const char *key, struct mdl_str *out)
-{
-    const char *kind = mdl_gguf_kind(r->g, key);
-    *out = (struct mdl_str){NULL, 0};
-    if (kind == NULL || mdl_gguf_str(r->g, key, out))
-        return KVS_OK;
-    return kvs_fail(r->err, KVS_SELF_MODEL, "%s: its value of kind %s is not a string", key, kind);
-}
-
-bool mdl_str_is(struct mdl_str s, const char *text)
-{
-    return s.len == strlen(text) && memcmp(s.data, text, s.len) == 0;
+    return mdl_key_bool(r->g, mdl_card_key(r, name, key), inout, r->err);
 }
 
 /* Cut at cap, never inside a character that follows: only printable ASCII is kept. */
@@ -318,7 +267,7 @@ static kvs_status read_rope_type(struct mdl_card *c, const struct mdl_card_reade
     bool tables = mdl_gguf_tensor(r->g, "rope_factors_long.weight") != NULL ||
                   mdl_gguf_tensor(r->g, "rope_factors_short.weight") != NULL;
     c->rope.divided = mdl_gguf_tensor(r->g, "rope_freqs.weight") != NULL;
-    kvs_status s = mdl_card_optional_str(r, mdl_card_key(r, "rope.scaling.type", key), &type);
+    kvs_status s = mdl_key_str(r->g, mdl_card_key(r, "rope.scaling.type", key), &type, r->err);
     if (s != KVS_OK)
         return s;
     if (type.data == NULL) { /* a factor alone is a linear one, as elsewhere */
@@ -417,30 +366,6 @@ static kvs_status read_vocab(struct mdl_card *c, const struct mdl_card_reader *r
     return KVS_OK;
 }
 
-static kvs_status read_id(const struct mdl_card *c, const struct mdl_card_reader *r, const char *key, int32_t fallback,
-                          int32_t *out)
-{
-    uint64_t v = 0;
-    double below = 0;
-    bool there;
-    *out = fallback >= 0 && (uint32_t)fallback < c->vocab ? fallback : -1;
-    if (mdl_gguf_number(r->g, key, &below) && below == -1) {
-        *out = -1;
-        return KVS_OK;
-    }
-    kvs_status s = find_u64(r, key, &there, &v);
-    if (s != KVS_OK || !there)
-        return s;
-    *out = -1;
-    if (v == UINT32_MAX)
-        return KVS_OK;
-    if (v >= c->vocab)
-        return kvs_fail(r->err, KVS_SELF_MODEL, "%s: %" PRIu64 " is outside the vocabulary of %" PRIu32, key, v,
-                        c->vocab);
-    *out = (int32_t)v;
-    return KVS_OK;
-}
-
 static void add_eog(struct mdl_card *c, int32_t id)
 {
     for (uint32_t i = 0; i < c->eog_count; i++) {
@@ -477,17 +402,17 @@ static kvs_status read_ids(struct mdl_card *c, const struct mdl_card_reader *r)
     struct mdl_str model;
     int32_t eom = -1;
     bool spm = mdl_gguf_str(r->g, "tokenizer.ggml.model", &model) && mdl_str_is(model, "llama");
-    kvs_status s = read_id(c, r, "tokenizer.ggml.bos_token_id", spm ? 1 : -1, &c->bos);
+    kvs_status s = mdl_key_id(r->g, "tokenizer.ggml.bos_token_id", spm ? 1 : -1, c->vocab, &c->bos, r->err);
     if (s == KVS_OK)
-        s = read_id(c, r, "tokenizer.ggml.eos_token_id", spm ? 2 : -1, &c->eos);
+        s = mdl_key_id(r->g, "tokenizer.ggml.eos_token_id", spm ? 2 : -1, c->vocab, &c->eos, r->err);
     if (s == KVS_OK)
-        s = read_id(c, r, "tokenizer.ggml.unknown_token_id", spm ? 0 : -1, &c->unk);
+        s = mdl_key_id(r->g, "tokenizer.ggml.unknown_token_id", spm ? 0 : -1, c->vocab, &c->unk, r->err);
     if (s == KVS_OK)
-        s = read_id(c, r, "tokenizer.ggml.eot_token_id", -1, &c->eot);
+        s = mdl_key_id(r->g, "tokenizer.ggml.eot_token_id", -1, c->vocab, &c->eot, r->err);
     if (s == KVS_OK)
-        s = read_id(c, r, "tokenizer.ggml.eom_token_id", -1, &eom);
+        s = mdl_key_id(r->g, "tokenizer.ggml.eom_token_id", -1, c->vocab, &eom, r->err);
     if (s == KVS_OK)
-        s = read_id(c, r, "tokenizer.ggml.padding_token_id", -1, &c->pad);
+        s = mdl_key_id(r->g, "tokenizer.ggml.padding_token_id", -1, c->vocab, &c->pad, r->err);
     if (s != KVS_OK)
         return s;
     add_eog(c, c->eos);

@@ -5,6 +5,7 @@
 #define KVS_MODEL_CARD_INT_H
 
 #include "model/card.h"
+#include "model/keys.h"
 
 #define MDL_KEY_CAP 96u
 #define MDL_HEAD_DIM_MAX 4096u
@@ -15,10 +16,10 @@
 enum {
     MDL_KEYS_EXPERTS = 1u << 0, /* expert_*, leading_dense_block_count */
     MDL_KEYS_WINDOW = 1u << 1,  /* sliding_window_pattern, freq_base_swa */
+    MDL_KEYS_SCALES = 1u << 2,  /* embedding_scale, residual_scale, attention.scale, logit_scale */
     MDL_KEYS_STATE = 1u << 3,   /* ssm.* */
     MDL_KEYS_LATENT = 1u << 4,  /* lora ranks, *_mla lengths, yarn_log_multiplier */
     MDL_KEYS_GEMMA = 1u << 5,   /* final_logit_softcapping, what the picture part of the model has */
-    MDL_KEYS_SCALES = 1u << 2,  /* embedding_scale, residual_scale, attention.scale, logit_scale */
 };
 
 /* How an architecture's layers remember. */
@@ -54,9 +55,7 @@ struct mdl_card_reader {
 };
 
 const char *mdl_card_key(const struct mdl_card_reader *r, const char *name, char out[MDL_KEY_CAP]);
-bool mdl_str_is(struct mdl_str s, const char *text);
-/* What is not there stays as it was; what is there and cannot be read is an error that names the key and the kind of its
- * value, so that no setting is passed over in silence. Numbers may be of any kind that holds them exactly.
+/* By the rule of keys.h, of keys with the architecture's prefix.
  * need: an error when absent. layered: also an array of equal numbers, one a layer. optional: *inout stays when absent. */
 KVS_MUST_CHECK kvs_status mdl_card_need_u32(const struct mdl_card_reader *r, const char *name, uint32_t max,
                                             uint32_t *out);
@@ -66,11 +65,7 @@ KVS_MUST_CHECK kvs_status mdl_card_optional_u32(const struct mdl_card_reader *r,
                                                 uint32_t *inout);
 KVS_MUST_CHECK kvs_status mdl_card_optional_f64(const struct mdl_card_reader *r, const char *name, double min,
                                                 double max, double *inout);
-
 KVS_MUST_CHECK kvs_status mdl_card_optional_bool(const struct mdl_card_reader *r, const char *name, bool *inout);
-/* key: whole, with its prefix. *out has no data when it is absent. */
-KVS_MUST_CHECK kvs_status mdl_card_optional_str(const struct mdl_card_reader *r, const char *key, struct mdl_str *out);
-
 /* As optional_u32, but 0 is a value. */
 KVS_MUST_CHECK kvs_status mdl_card_optional_count(const struct mdl_card_reader *r, const char *name, uint32_t max,
                                                   uint32_t *inout);

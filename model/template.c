@@ -10,6 +10,7 @@
 #include "model/template.h"
 
 #include "model/jinja/jinja.h"
+#include "model/keys.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -37,9 +38,12 @@ static kvs_status take_tokens(const struct mdl_gguf *g, struct mdl_template *t)
 {
     for (size_t i = 0; i < TOKENS; i++) {
         struct mdl_str s;
-        uint64_t id, count;
-        if (!mdl_gguf_u64(g, special[i].key, &id) || !mdl_gguf_array(g, "tokenizer.ggml.tokens", &count) ||
-            id >= count || !mdl_gguf_array_str(g, "tokenizer.ggml.tokens", id, &s))
+        struct kvs_error unread = {0}; /* whoever reads the file's card refuses it with that */
+        uint64_t count;
+        int32_t id;
+        if (!mdl_gguf_array(g, "tokenizer.ggml.tokens", &count) || count > INT32_MAX ||
+            mdl_key_id(g, special[i].key, -1, (uint32_t)count, &id, &unread) != KVS_OK || id < 0 ||
+            !mdl_gguf_array_str(g, "tokenizer.ggml.tokens", (uint64_t)id, &s))
             continue;
         char *copy = malloc(s.len + 1);
         if (copy == NULL)

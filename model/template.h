@@ -2,7 +2,7 @@
  * The template is a Jinja program in the model's file; it is interpreted (model/jinja) with what the model hubs give it:
  * messages, tools, documents, add_generation_prompt, bos_token and its kind, raise_exception, strftime_now, tojson. It has
  * bounds on steps, memory, depth, output and, where the caller has a clock, time; one that passes them, and one that finds the messages wrong, is
- * KVS_REQ_INVALID, with the template's own words where it has some. No template, or one that does not parse: every render
+ * KVS_REQ_INVALID, with the template's own words where it has some; out of time is KVS_REQ_DEADLINE, since the machine may have been busy. No template, or one that does not parse: every render
  * fails with KVS_REQ_INVALID and the cause. Immutable after create; any thread.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_MODEL_TEMPLATE_H
@@ -26,7 +26,7 @@ struct mdl_chat {
                                       hold a name that is given otherwise (KVS_REQ_INVALID) */
     bool add_generation_prompt;
     int64_t now_s; /* for strftime_now; seconds since 1970, UTC */
-    bool (*expired)(void *user); /* NULL: only steps are bounded. Asked every few thousand steps; true ends it (KVS_REQ_INVALID) */
+    bool (*expired)(void *user); /* NULL: only steps are bounded. Asked every 50,000 steps; true ends it (KVS_REQ_DEADLINE) */
     void *expired_user;
 };
 

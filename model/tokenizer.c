@@ -10,6 +10,7 @@
 #include "model/tokenizer_int.h"
 #include "base/checked.h"
 #include "base/utf8.h"
+#include "model/keys.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -205,11 +206,6 @@ static size_t bpe_bytes(struct mdl_str s, uint8_t *out)
         i += (size_t)k;
     }
     return n;
-}
-
-static bool str_is(struct mdl_str s, const char *text)
-{
-    return s.len == strlen(text) && memcmp(s.data, text, s.len) == 0;
 }
 
 static kvs_status read_token(struct mdl_tokenizer *t, const struct mdl_gguf *g, uint32_t i, uint8_t *scratch,
@@ -516,35 +512,16 @@ static kvs_status collect_specials(struct mdl_tokenizer *t, bool user_only, stru
 
 /* Keys. */
 
-static kvs_status read_id(const struct mdl_tokenizer *t, const struct mdl_gguf *g, const char *key, int32_t absent,
-                          int32_t *out, struct kvs_error *err)
-{
-    uint64_t v;
-    *out = absent < (int32_t)t->vocab ? absent : MDL_NO_ID;
-    if (!mdl_gguf_u64(g, key, &v))
-        return KVS_OK;
-    *out = MDL_NO_ID;
-    if (v == UINT32_MAX)
-        return KVS_OK;
-    if (v >= t->vocab)
-        return kvs_fail(err, KVS_SELF_MODEL, "%s: %" PRIu64 " is outside the vocabulary of %" PRIu32, key, v, t->vocab);
-    *out = (int32_t)v;
-    return KVS_OK;
-}
-
-static void read_bool(const struct mdl_gguf *g, const char *key, bool absent, bool *out)
-{
-    *out = absent;
-    (void)mdl_gguf_bool(g, key, out);
-}
-
 static kvs_status read_kind(struct mdl_tokenizer *t, const struct mdl_gguf *g, struct kvs_error *err)
 {
     struct mdl_str model, pre;
-    if (!mdl_gguf_str(g, "tokenizer.ggml.model", &model))
+    kvs_status st = mdl_key_str(g, "tokenizer.ggml.model", &model, err);
+    if (st != KVS_OK)
+        return st;
+    if (model.data == NULL)
         return kvs_fail(err, KVS_SELF_MODEL, "tokenizer.ggml.model: absent");
-    t->spm = str_is(model, "llama");
-    if (!t->spm && !str_is(model, "gpt2")) {
+    t->spm = mdl_str_is(model, "llama");
+    if (!t->spm && !mdl_str_is(model, "gpt2")) {
         char shown[40];
         size_t n = model.len < sizeof shown - 1 ? model.len : sizeof shown - 1;
         for (size_t i = 0; i < n; i++)
@@ -554,9 +531,12 @@ static kvs_status read_kind(struct mdl_tokenizer *t, const struct mdl_gguf *g, s
     }
     if (t->spm)
         return KVS_OK;
-    t->pre_guessed = mdl_gguf_kind(g, "tokenizer.ggml.pre") == NULL;
-    if (!mdl_gguf_str(g, "tokenizer.ggml.pre", &pre))
-        pre = t->pre_guessed ? (struct mdl_str){"default", 7} : (struct mdl_str){"(not a string)", 14};
+    st = mdl_key_str(g, "tokenizer.ggml.pre", &pre, err);
+    if (st != KVS_OK)
+        return st;
+    t->pre_guessed = pre.data == NULL;
+    if (t->pre_guessed)
+        pre = (struct mdl_str){"default", 7};
     return mdl_pretok_find(pre, &t->pretok, err);
 }
 
@@ -567,11 +547,11 @@ static kvs_status fill(struct mdl_tokenizer *t, const struct mdl_gguf *g, struct
     if (st == KVS_OK)
         st = read_tokens(t, g, err);
     if (st == KVS_OK)
-        st = read_id(t, g, "tokenizer.ggml.bos_token_id", t->spm ? 1 : MDL_NO_ID, &t->bos, err);
+        st = mdl_key_id(g, "tokenizer.ggml.bos_token_id", t->spm ? 1 : MDL_NO_ID, t->vocab, &t->bos, err);
     if (st == KVS_OK)
-        st = read_id(t, g, "tokenizer.ggml.eos_token_id", t->spm ? 2 : MDL_NO_ID, &t->eos, err);
+        st = mdl_key_id(g, "tokenizer.ggml.eos_token_id", t->spm ? 2 : MDL_NO_ID, t->vocab, &t->eos, err);
     if (st == KVS_OK)
-        st = read_id(t, g, "tokenizer.ggml.unknown_token_id", t->spm ? 0 : MDL_NO_ID, &t->unk, err);
+        st = mdl_key_id(g, "tokenizer.ggml.unknown_token_id", t->spm ? 0 : MDL_NO_ID, t->vocab, &t->unk, err);
     if (st == KVS_OK)
         st = t->spm ? read_scores(t, g, err) : read_merges(t, g, err);
     if (st == KVS_OK && t->spm)
@@ -585,9 +565,14 @@ static kvs_status fill(struct mdl_tokenizer *t, const struct mdl_gguf *g, struct
     if (st == KVS_OK)
         st = collect_specials(t, true, &t->special_user, err);
     bool bos = t->spm || (t->pretok != NULL && (mdl_pretok_flags(t->pretok) & MDL_PRETOK_BOS) != 0);
-    read_bool(g, "tokenizer.ggml.add_bos_token", bos, &t->add_bos);
-    read_bool(g, "tokenizer.ggml.add_eos_token", false, &t->add_eos);
-    read_bool(g, "tokenizer.ggml.add_space_prefix", t->spm, &t->space_prefix);
+    t->add_bos = bos;
+    t->space_prefix = t->spm;
+    if (st == KVS_OK)
+        st = mdl_key_bool(g, "tokenizer.ggml.add_bos_token", &t->add_bos, err);
+    if (st == KVS_OK)
+        st = mdl_key_bool(g, "tokenizer.ggml.add_eos_token", &t->add_eos, err);
+    if (st == KVS_OK)
+        st = mdl_key_bool(g, "tokenizer.ggml.add_space_prefix", &t->space_prefix, err);
     t->space_prefix = t->space_prefix && t->spm;
     t->add_bos = t->add_bos && t->bos != MDL_NO_ID;
     t->add_eos = t->add_eos && t->eos != MDL_NO_ID;

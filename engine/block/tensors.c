@@ -38,8 +38,8 @@ typedef enum extent_of {
     LATENT_O
 } extent_of;
 
-/* QKV and GATE_UP: several matrices of the layer one above the other; QKV_BIAS: vectors one after the other. EACH: a matrix for each expert; EACH_GATE_UP: two;
- * EACH_HEAD: one for each head. KV_B: two for each head, one above the other.
+/* QKV and GATE_UP: several matrices of the layer one above the other; QKV_BIAS: vectors one after the other. EACH: a matrix for each expert;
+ * EACH_GATE_UP: two; EACH_HEAD: one for each head. KV_B: two for each head, one above the other.
  * TABLE, TURNED: rows x cols floats, or cols x rows of them. */
 typedef enum slot_form {
     VECTOR,

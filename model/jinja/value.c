@@ -28,9 +28,9 @@ bool jin_next_slice(struct jin_run *r, uint64_t n)
         r->steps_after = total - r->steps_left;
         return true;
     }
-    if (r->status == KVS_OK)
-        r->status = kvs_fail(r->err, KVS_REQ_INVALID, "chat template: %s limit reached (line %u)", late ? "time" : "step",
-                             (unsigned int)r->line);
+    if (r->status == KVS_OK) /* too many steps are the request's fault; too little time need not be */
+        r->status = kvs_fail(r->err, late ? KVS_REQ_DEADLINE : KVS_REQ_INVALID, "chat template: %s limit reached (line %u)",
+                             late ? "time" : "step", (unsigned int)r->line);
     r->steps_left = r->steps_after = 0;
     return false;
 }

@@ -15,7 +15,6 @@ from placement_test import Delta
 RANDOM = os.path.join(SHARED, "models", "random")
 TOKENS = 32768 if SLOW == 1 else 2048  # sanitizers: the same paths, another memory
 ANSWER, BLOCK = 4, 64
-SLACK = 24e6  # a prediction may be that much and half as much again above what is seen: base and huge pages are estimates
 HOLD = tempfile.TemporaryDirectory(prefix="kvasir-memory-")
 SIZES = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}  # of the metadata's kinds, but text (8) and lists (9)
 

@@ -161,17 +161,17 @@ static void last_lanes(const struct tile *t, uint32_t from, uint32_t to, const f
 }
 
 /* Scores of n dims from `dim` on, which share their scales; those before are in p already. */
-#define SCORES(rows, lanes)                                                                               \
-    for (uint32_t j = 0; j < keys; j += lanes) {                                                          \
-        struct source a = {t->k, j + dim * t->k_stride, t->k_stride, scale + j, 0};                       \
-        kernel_##rows(&a, q + dim, q_stride, n, p + j, ENG_TILE, sum, f, ahead + j / 32 * walk, t->step); \
-    }                                                                                                     \
+#define SCORES(rows, lanes)                                                                   \
+    for (uint32_t j = 0; j < keys; j += lanes) {                                              \
+        struct source a = {t->k, j + dim * t->k_stride, t->k_stride, scale + j, 0};           \
+        kernel_##rows(&a, q + dim, q_stride, n, p + j, ENG_TILE, sum, f,                      \
+                      ahead + (size_t)j * walk / 32 + dim * (t->step * lanes / 32), t->step); \
+    }                                                                                         \
     break;
 ENG_INLINE void scores_any(const struct tile *t, size_t dim, uint32_t n, uint32_t keys, const float *q, size_t q_stride,
                            float *p, uint32_t rows, const char *ahead, size_t walk, const bool sum, const form f)
 {
     const float *scale = f == FORM_KEYS8 ? t->k_scale + dim / KVC_SCALE_DIMS * ENG_TILE : q;
-    ahead += dim * t->step;
     switch (rows) {
     case 1: SCORES(1, 32)
     case 2: SCORES(2, 32)
@@ -182,11 +182,11 @@ ENG_INLINE void scores_any(const struct tile *t, size_t dim, uint32_t n, uint32_
     }
 }
 
-#define VALUES(rows, lanes)                                                                             \
-    for (; d + lanes <= dim; d += lanes) {                                                              \
-        struct source a = values_at(t, d, f);                                                           \
-        kernel_##rows(&a, p, ENG_TILE, keys, o + d, o_stride, true, f, ahead + d / 32 * walk, t->step); \
-    }                                                                                                   \
+#define VALUES(rows, lanes)                                                                                     \
+    for (; d + lanes <= dim; d += lanes) {                                                                      \
+        struct source a = values_at(t, d, f);                                                                   \
+        kernel_##rows(&a, p, ENG_TILE, keys, o + d, o_stride, true, f, ahead + (size_t)d * walk / 32, t->step); \
+    }                                                                                                           \
     break;
 ENG_INLINE struct source values_at(const struct tile *t, size_t d, const form f)
 {

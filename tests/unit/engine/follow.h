@@ -8,7 +8,8 @@
 struct bounds {
     double logit;    /* largest difference allowed */
     double margin;   /* another best token is allowed where the golden's margin is below this */
-    double outliers; /* share of the steps that may pass both */
+    double outliers; /* share of the steps that may pass both, */
+    double ceiling;  /* but no logit by more than this (with outliers only) */
 };
 
 /* Every line of the golden file; fails the running test where a bound is passed, and prints what was seen. Returns the steps followed: tokens

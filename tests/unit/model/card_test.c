@@ -297,6 +297,88 @@ static void test_kinds_of_values(void **state)
     assert_int_equal(taken(w).pad, -1);
 }
 
+static void small_vocab(struct tst_gguf *w)
+{
+    static const struct mdl_str tokens[] = {{"<unk>", 5}, {"<s>", 3}, {"</s>", 4}, {"a", 1}, {"\xe2\x96\x81", 3}};
+    static const int32_t types[] = {2, 3, 3, 1, 1};
+    static const float scores[5] = {0};
+    tst_gguf_str(w, "tokenizer.ggml.model", "llama");
+    tst_gguf_strs(w, "tokenizer.ggml.tokens", tokens, 5);
+    tst_gguf_f32s(w, "tokenizer.ggml.scores", scores, 5);
+    tst_gguf_i32s(w, "tokenizer.ggml.token_type", types, 5);
+}
+
+/* Card and tokenizer read the same keys of a file; they must come to the same, whatever the kinds of the values. */
+static void test_card_and_tokenizer_agree(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *key;
+        uint32_t kind, bytes;
+        uint8_t value[8];
+        int32_t bos; /* in front of a text; -1: none, -2: refused by the tokenizer, -3: by both */
+        const char *word;
+    } cases[] = {
+        {"bos_token_id", U32, 4, {2}, 2, ""},
+        {"bos_token_id", I32, 4, {2}, 2, ""},
+        {"bos_token_id", U8, 1, {2}, 2, ""},
+        {"bos_token_id", F32, 4, {0, 0, 0, 0x40}, 2, ""}, /* 2.0 */
+        {"bos_token_id", I32, 4, {0xff, 0xff, 0xff, 0xff}, -1, ""},
+        {"bos_token_id", U32, 4, {0xff, 0xff, 0xff, 0xff}, -1, ""},
+        {"bos_token_id", F32, 4, {0, 0, 0x80, 0xbf}, -1, ""}, /* -1.0 */
+        {"bos_token_id", F32, 4, {0, 0, 0x20, 0x40}, -3, "tokenizer.ggml.bos_token_id: its value of kind f32, 2.5"},
+        {"bos_token_id", BOOL, 1, {1}, -3, "tokenizer.ggml.bos_token_id: its value of kind bool"},
+        {"eos_token_id",
+         I32,
+         4,
+         {0xfe, 0xff, 0xff, 0xff},
+         -3,
+         "tokenizer.ggml.eos_token_id: its value of kind i32, -2"},
+        {"add_bos_token", BOOL, 1, {0}, -1, ""},
+        {"add_bos_token", U8, 1, {0}, -1, ""},
+        {"add_bos_token", U32, 4, {1}, 1, ""},
+        {"add_bos_token", U8, 1, {2}, -2, "tokenizer.ggml.add_bos_token: 2 is neither"},
+        {"add_eos_token",
+         STRING,
+         9,
+         {1, 0, 0, 0, 0, 0, 0, 0},
+         -2,
+         "tokenizer.ggml.add_eos_token: its value of kind string"},
+        {"add_space_prefix", STRING, 9, {1, 0, 0, 0, 0, 0, 0, 0}, -2, "tokenizer.ggml.add_space_prefix: its value of"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char key[64];
+        uint8_t value[9] = {0};
+        size_t size, header;
+        struct tst_gguf *w = begin(&plain);
+        struct kvs_error err = {0}, err2 = {0};
+        struct mdl_gguf *g;
+        struct mdl_card c = {0};
+        struct mdl_tokenizer *t = NULL;
+        small_vocab(w);
+        memcpy(value, cases[i].value, sizeof cases[i].value);
+        (void)snprintf(key, sizeof key, "tokenizer.ggml.%s", cases[i].key);
+        tst_gguf_raw(w, key, cases[i].kind, value, cases[i].bytes);
+        uint8_t *bytes = tst_gguf_finish(w, &size, &header);
+        assert_int_equal(mdl_gguf_parse(bytes, size, false, &g, &err), KVS_OK);
+        kvs_status of_card = mdl_card_read(g, &c, &err), of_text = mdl_tokenizer_create(g, &t, &err2);
+        if (of_card != (cases[i].bos == -3 ? KVS_SELF_MODEL : KVS_OK) ||
+            of_text != (cases[i].bos <= -2 ? KVS_SELF_MODEL : KVS_OK) || strstr(err2.text, cases[i].word) == NULL)
+            fail_msg("case %zu, %s: %d '%s', %d '%s'", i, key, (int)of_card, err.text, (int)of_text, err2.text);
+        if (t != NULL) {
+            struct mdl_ids ids = {0};
+            assert_int_equal(mdl_encode(t, "a", 1, MDL_ADD_SPECIAL, 100, &ids, &err), KVS_OK);
+            int32_t first = ids.count > 0 && (ids.ids[0] == 1 || ids.ids[0] == 2) ? ids.ids[0] : -1;
+            if (first != cases[i].bos || (strncmp(cases[i].key, "bos", 3) == 0 && c.bos != first))
+                fail_msg("case %zu, %s: the text begins with %d, the card has %d", i, key, (int)first, (int)c.bos);
+            mdl_ids_fini(&ids);
+            mdl_tokenizer_destroy(t);
+        }
+        mdl_gguf_destroy(g);
+        free(bytes);
+    }
+}
+
 /* Truth values may be written as 0 and 1. */
 static void test_truth_values(void **state)
 {
@@ -507,6 +589,7 @@ int main(void)
         cmocka_unit_test(test_values_by_layer_and_rope),
         cmocka_unit_test(test_keys_that_change_the_result),
         cmocka_unit_test(test_kinds_of_values),
+        cmocka_unit_test(test_card_and_tokenizer_agree),
         cmocka_unit_test(test_truth_values),
         cmocka_unit_test(test_patterns_of_windows),
         cmocka_unit_test(test_divisors_and_scaling),

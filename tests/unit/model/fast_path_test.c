@@ -313,8 +313,8 @@ static void check_cuts(const struct mdl_pretok *p, const char *name, const char 
 static void test_cuts(void **state)
 {
     (void)state;
-    static const char *const several[] = {"smollm",      "starcoder", "deepseek-llm", "deepseek-coder",
-                                          "deepseek-v3", "falcon",    "default"};
+    static const char *const several[] = {"smollm",      "deepseek-llm", "deepseek-coder",
+                                          "deepseek-v3", "falcon",       "default"};
     size_t counted = 0, n = 0;
     char text[700], *part = book(3, &n);
     for (size_t k = 0; k < tst_pretok_count; k++) {
@@ -335,7 +335,7 @@ static void test_cuts(void **state)
             }
         }
     }
-    assert_true(counted >= 5);
+    assert_int_equal(counted, sizeof several / sizeof several[0]);
     free(part);
 }
 

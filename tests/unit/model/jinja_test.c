@@ -214,7 +214,7 @@ static void test_the_time_of_a_rendering_is_bounded(void **state)
     json_t *messages = json_array();
     struct mdl_chat chat = {.messages = messages, .now_s = NOON, .expired = clock_expired, .expired_user = &clock};
     kvs_buf_init(&out, 1000);
-    assert_int_equal(mdl_template_render_chat(t, &chat, &out, &err), KVS_REQ_INVALID);
+    assert_int_equal(mdl_template_render_chat(t, &chat, &out, &err), KVS_REQ_DEADLINE);
     assert_string_equal(err.text, "chat template: time limit reached (line 1)");
     assert_int_equal(clock.looks, 3);
     assert_int_equal(out.len, 0);
