@@ -8,6 +8,7 @@ from faults_test import ByHand, long_row, want_for
 from kvasir_cluster import *
 from placement_test import Delta
 
+os.environ["KVASIR_KV_STALL"] = "600"  # links are made slow here, and are to be waited for
 SHAPE = ["--context", 512, "--kv-type", "f32", "--block-tokens", 16, "--group-layers", 1, "--chunk-tokens", 7]
 PAGES = 2 * STORIES_LAYERS  # 29 tokens, blocks of 16, a group a layer
 BYTES = PAGES * 16 * STORIES_KV * 4
@@ -53,6 +54,14 @@ def test_deaths_while_links_come_up():
 
 
 def one_of_two_dies(reaped):
+    """Who gets how many of the six, and when, is the machine's business: again until both had some and the other one was sending."""
+    for _ in range(5):
+        if shared_death(reaped):
+            return
+    raise AssertionError("the two did not share the work, or no transfer was under way")
+
+
+def shared_death(reaped):
     row = long_row()
     want = want_for(row, 30)
     faults = {"prefill-0": f"prefill.after_step=delay:{200 * SLOW:.0f}@1+;prefill.after_post=kill@4",
@@ -73,8 +82,8 @@ def one_of_two_dies(reaped):
         by = [answer.placement() for answer in answers]
         whole = [p for p in by if p["prefill"] == "prefill-1"]
         print(f"        {len(whole)} of 6 by prefill-1, which had sent {sent_then} of {fired(h, 'prefill-1', 'kvt.before_send')} messages at the death")
-        assert 1 <= len(whole) < 6, "the two did not share the work"
-        assert 1 <= sent_then < fired(h, "prefill-1", "kvt.before_send"), "no transfer was under way"
+        if not 1 <= len(whole) < 6 or not 1 <= sent_then < fired(h, "prefill-1", "kvt.before_send"):
+            return False
         assert all(p["mode"] == "remote" and p["bytes"] == str(BYTES) for p in whole), whole
         assert d("kvasir_prefill_calls_total", worker="prefill-1") == len(whole), "a call to prefill-1 was not seen to its end"
         assert d("kvasir_prefill_tokens_total", worker="prefill-1") == len(whole) * len(row["prompt_ids"])
@@ -84,6 +93,7 @@ def one_of_two_dies(reaped):
         assert os.path.exists(f"/proc/{h.pid('prefill-0')}") == (not reaped)
         h.idle(20)
         assert h.complete(row["prompt_ids"], 4, "remote").placement()["prefill"] == "prefill-1"
+    return True
 
 
 def test_other_transfers_go_on_undisturbed():

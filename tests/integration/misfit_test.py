@@ -28,7 +28,7 @@ def misfits(*flags):
         come(c, discovery, "decode-8", "--kv-type", "f32")
         come(c, discovery, "decode-9", "--block-tokens", 16)
         seen, _ = wait_for("the router tells of both", 10 * SLOW, lambda: len(c.status()["misfits"]) == 2 and c.status()["misfits"])
-        assert {w["id"] for w in c.status()["workers"]} == {"prefill-0", "decode-0"}
+        wait_for("both are gone", 20 * SLOW, lambda: {w["id"] for w in c.status()["workers"]} == {"prefill-0", "decode-0"})
         block, kind = seen
         assert block["id"] == "decode-9" and block["field"] == "block tokens" and (block["value"], block["other_value"]) == ("16", "64"), block
         assert kind["id"] == "decode-8" and kind["field"] == "numerics class", kind
