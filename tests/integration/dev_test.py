@@ -50,7 +50,9 @@ def dev_run(*args, seconds=120):
 def test_once_answers_and_leaves_nothing():
     code, text, seen = dev_run("--once", "--model", smollm2())
     assert code == 0, text
-    assert {"kvasir-router": 1, "kvasir-prefill-worker": 1, "kvasir-decode-worker": 1}.items() <= seen.items(), seen
+    daemons = {name: n for name, n in seen.items() if name != "kvasir"}
+    most = 1 if SLOW == 1 else 2  # the leak check of a sanitizer looks at its process from another of the same name
+    assert daemons.keys() == {"kvasir-router", "kvasir-prefill-worker", "kvasir-decode-worker"} and max(daemons.values()) <= most, seen
     assert "building" not in text, "a test built a release"
     assert f"\n> {QUESTION}\n{ANSWER}\n" in text, text
     for pattern in (r"^TTFT +[0-9.]+ ms", r"^decode +[0-9.]+ tokens/s \([0-9]+ tokens\)", r"^placement +mode=remote prefill=prefill-0 decode=decode-0 cached=0 ",
