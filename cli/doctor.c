@@ -163,6 +163,7 @@ static bool sibling_read_works(int *errno_out)
     if (pipe(gate) != 0)
         return false;
     value = 0x6b7661736972u;
+    (void)fflush(stdout); /* what is not written yet is not the children's to write */
     pid_t target = fork();
     if (target == 0) {
         char c;
