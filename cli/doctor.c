@@ -9,6 +9,7 @@
 #include "proto/msg.h"
 #include "sys/clock.h"
 #include "sys/thread.h"
+#include "worker/core/memory_rows.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -43,18 +44,8 @@ static const struct kvs_config_row rows[] = {
     {"etcd.password", NULL, KVS_CFG_STRING, "", 0, 256, NULL, "and that one's password", offsetof(struct doctor_config, etcd_password)},
     {"doctor.prompt", "prompt", KVS_CFG_U32, "0", 0, MSG_TOKENS_MAX, NULL, "tokens of the prompt whose memory is predicted; 0: all of the context",
      MEMORY(prompt)},
-    {"doctor.context", "context", KVS_CFG_U32, "0", 0, MSG_TOKENS_MAX, NULL, "as the workers' flag; 0: what the file says", MEMORY(context)},
-    {"doctor.kv_type", "kv-type", KVS_CFG_ENUM, "f16", 0, 0, "f32|f16|q8_0", "as the workers' flag", MEMORY(kv_type)},
-    {"doctor.kv_memory", "kv-memory", KVS_CFG_SIZE, "0", 0, 0x1p52, NULL,
-     "as the workers' flag; 0: a quarter of free memory, at most 2G", MEMORY(kv_memory)},
-    {"doctor.block_tokens", "block-tokens", KVS_CFG_U32, "64", 1, 512, NULL, "as the workers' flag", MEMORY(block_tokens)},
-    {"doctor.group_layers", "group-layers", KVS_CFG_U32, "0", 0, 512, NULL, "as the workers' flag", MEMORY(group_layers)},
-    {"doctor.chunk_tokens", "chunk-tokens", KVS_CFG_U32, "128", 1, 8192, NULL, "as the workers' flag", MEMORY(chunk_tokens)},
+    WRK_MEMORY_ROWS(MEMORY),
     {"doctor.threads", "threads", KVS_CFG_U32, "0", 0, 256, NULL, "as the workers' flag; 0: the processors shared out", MEMORY(threads)},
-    {"doctor.sequences", "sequences", KVS_CFG_U32, "64", 1, 4096, NULL, "as the workers' flag", MEMORY(sequences)},
-    {"doctor.reserve_tokens", "reserve-tokens", KVS_CFG_U32, "512", 0, 65536, NULL, "as the workers' flag", MEMORY(reserve_tokens)},
-    {"doctor.snapshot_blocks", "snapshot-blocks", KVS_CFG_U32, "16", 1, 65536, NULL, "as the workers' flag", MEMORY(snapshot_blocks)},
-    {"doctor.prefix_cache", "prefix-cache", KVS_CFG_BOOL, "true", 0, 0, NULL, "as the workers' flag", MEMORY(prefix_cache)},
     {"doctor.workers", "workers", KVS_CFG_U32, "2", 1, 64, NULL, "workers on this machine", MEMORY(workers)},
 };
 

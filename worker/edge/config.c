@@ -4,6 +4,7 @@
 
 #include "kvcache/layout.h"
 #include "sys/thread.h"
+#include "worker/core/memory_rows.h"
 #include <ctype.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,19 +26,10 @@ const struct kvs_config_row wrk_config_rows[] = {
     {"etcd.password", NULL, KVS_CFG_STRING, NULL, 0, TEXT(etcd_password), NULL, "and that one's password", ROW(etcd_password)},
     {"log.level", "log-level", KVS_CFG_STRING, "info", 0, TEXT(log_level), NULL, "error, warn, info, debug or trace", ROW(log_level)},
     {"engine.threads", "threads", KVS_CFG_U32, "1", 1, 256, NULL, "threads that compute", ROW(threads)},
-    {"kv.type", "kv-type", KVS_CFG_ENUM, "f16", 0, 0, "f32|f16|q8_0", "element type of the KV cache", ROW(kv_type)},
-    {"kv.memory", "kv-memory", KVS_CFG_SIZE, "0", 0, 0x1p52, NULL, "bytes for KV pages (0: a quarter of free memory, at most 2G)", ROW(kv_memory)},
-    {"kv.block_tokens", "block-tokens", KVS_CFG_U32, "64", 1, 512, NULL, "tokens in a block (a power of two)", ROW(block_tokens)},
-    {"kv.group_layers", "group-layers", KVS_CFG_U32, "0", 0, 512, NULL, "layers in a group (0: as many as make pages of 0.25 to 2 MiB)", ROW(group_layers)},
-    {"sched.chunk_tokens", "chunk-tokens", KVS_CFG_U32, "128", 1, 8192, NULL, "prompt tokens computed in one step", ROW(chunk_tokens)},
-    {"model.context", "context", KVS_CFG_U32, "0", 0, MSG_TOKENS_MAX, NULL, "tokens a sequence may have (0: what the file says)", ROW(context)},
+    WRK_MEMORY_ROWS(ROW),
     {"kv.transport", "transport", KVS_CFG_ENUM, "auto", 0, 0, "auto|shm|tcp", "how KV pages travel between workers", ROW(transport)},
-    {"kv.reserve_tokens", "reserve-tokens", KVS_CFG_U32, "512", 0, 65536, NULL, "pages reserved for an answer beyond its prompt, in tokens", ROW(reserve_tokens)},
-    {"sched.sequences", "sequences", KVS_CFG_U32, "64", 1, 4096, NULL, "sequences computed at once", ROW(sequences)},
     {"sched.queue", "queue", KVS_CFG_U32, "1024", 1, 65536, NULL, "calls that may wait for pages", ROW(queue)},
     {"kv.window", "window", KVS_CFG_U32, "8", 4, 16, NULL, "KV messages in flight to one peer", ROW(window)},
-    {"kv.prefix_cache", "prefix-cache", KVS_CFG_BOOL, "true", 0, 0, NULL, "keep the KV of prompts and answers for later requests", ROW(prefix_cache)},
-    {"kv.snapshot_blocks", "snapshot-blocks", KVS_CFG_U32, "16", 1, 65536, NULL, "recurrent models: blocks between two snapshots kept for reuse", ROW(snapshot_blocks)},
     {"kv.ttl", NULL, KVS_CFG_SECONDS, "259200", 1, 31536000, NULL, "cached KV that nobody used for so long is dropped (72 h)", ROW(kv_ttl_us)},
     {"kv.stall", NULL, KVS_CFG_SECONDS, "5", 0.001, 3600, NULL, "a transfer has this long after its source is done, and its bytes at 4 MB/s; then computing takes over", ROW(kv_stall_us)},
     {"worker.drain", "drain", KVS_CFG_SECONDS, "30", 0, 86400, NULL, "seconds that what runs here has to finish after SIGTERM", ROW(drain_us)},
