@@ -153,7 +153,17 @@ static void test_a_trickle_is_given_up(void **state)
     struct bench b;
     static const uint32_t missing[] = {4, 5, 6, 7, 8};
     uint64_t bytes = 0;
+    struct msg_peer_link link = {.id = "prefill-0"};
     bench_init(&b, 60, 64);
+    generate(&b, 2, 14, 1, true); /* the link was a good one */
+    land_all(&b);
+    prefill_end(&b, KVS_OK);
+    b.now += 50000;
+    granted(&b, KVS_OK, NULL, 0);
+    sampled(&b);
+    run_all(&b);
+    assert_true(dcw_link(b.d, &link) && link.samples == 1 && link.latency_s + 800 * link.byte_s < 0.1);
+    b.entry_count = 0;
     generate(&b, 1, 14, 6, true);
     for (uint32_t g = 0; g < 2; g++)
         bytes += 4 * wrk_sched_layout(b.s)->group[g].page_bytes;
@@ -180,6 +190,9 @@ static void test_a_trickle_is_given_up(void **state)
     assert_int_equal(e->placed.local_prefill_tokens, 14 - 8);
     assert_int_equal(dcw_stats(b.d).stalled, 1);
     assert_int_equal(dcw_stats(b.d).fallbacks, 1);
+    /* what it was like is forgotten: routers hear of a link that has been measured once, and took seconds */
+    assert_true(dcw_link(b.d, &link) && link.samples == 1);
+    assert_true(link.latency_s + 400 * link.byte_s > 5);
     bench_fini(&b);
 }
 
