@@ -242,22 +242,37 @@ static __attribute__((noinline)) void values(const struct tile *t, uint32_t dim,
 
 /* --- tiles --- */
 
-static void copy_run(const struct eng_kv_view *kv, const void *page, uint32_t n, float *k, float *v)
+/* `rows` runs of n 16-bit numbers. */
+static void widen(const uint16_t *from, size_t stride, uint32_t rows, size_t n, float *to, size_t to_stride)
 {
-    size_t bt = kv->block_tokens, kd = kv->key_dim, vd = kv->value_dim;
-    if (kv->type == KVC_Q8_0) {
-        eng_avx2_q8_run(kv, page, 0, n, k, v);
-        return;
-    }
-    for (size_t d = 0; d < kd; d++) {
-        for (size_t t = 0; t < n; t++) {
-            k[d * ENG_TILE + t] = kv->type == KVC_F16 ? eng_f16_to_f32(((const uint16_t *)page)[d * bt + t])
-                                                      : ((const float *)page)[d * bt + t];
+    for (uint32_t r = 0; r < rows; r++, from += stride, to += to_stride) {
+        size_t i = 0;
+        for (; i + 8 <= n; i += 8) {
+            _mm256_storeu_ps(to + i, eng_load_f16(from + i));
+        }
+        for (; i < n; i++) {
+            to[i] = eng_f16_to_f32(from[i]);
         }
     }
-    for (size_t i = 0; i < n * vd; i++) {
-        v[i] = kv->type == KVC_F16 ? eng_f16_to_f32(((const uint16_t *)page)[bt * kd + i])
-                                   : ((const float *)page)[bt * kd + i];
+}
+
+/* The whole of a block, its keys side by side with those of others. */
+static void copy_block(const struct eng_kv_view *kv, const uint8_t *page, float *k, float *v)
+{
+    uint32_t bt = kv->block_tokens, kd = kv->key_dim;
+    size_t values = (size_t)bt * kv->value_dim;
+    if (kv->type == KVC_Q8_0) {
+        eng_avx2_q8_run(kv, page, 0, bt, k, v);
+    } else if (kv->type == KVC_F16) {
+        const uint16_t *half = (const uint16_t *)(const void *)page;
+        widen(half, bt, kd, bt, k, ENG_TILE);
+        widen(half + (size_t)bt * kd, 0, 1, values, v, 0);
+    } else {
+        const float *full = (const float *)(const void *)page;
+        for (size_t d = 0; d < kd; d++) {
+            memcpy(k + d * ENG_TILE, full + d * bt, bt * sizeof(float));
+        }
+        memcpy(v, full + (size_t)bt * kd, values * sizeof(float));
     }
 }
 
@@ -281,8 +296,7 @@ static void tile_gather(const struct eng_kv_view *kv, uint32_t t0, uint32_t firs
         memset(s->v_tile, 0, (size_t)kv->value_dim * first * sizeof(float));
     }
     for (uint32_t t = first; t < keys; t += kv->block_tokens) {
-        copy_run(kv, eng_kv_page(kv, (t0 + t) >> kv->block_shift), kv->block_tokens, s->k_tile + t,
-                 s->v_tile + (size_t)t * kv->value_dim);
+        copy_block(kv, eng_kv_page(kv, (t0 + t) >> kv->block_shift), s->k_tile + t, s->v_tile + (size_t)t * kv->value_dim);
     }
 }
 
@@ -298,19 +312,6 @@ static struct tile tile_latent(const struct eng_kv_view *kv, uint32_t t0, uint32
     return t;
 }
 
-static void widen(const uint16_t *from, size_t stride, uint32_t rows, uint32_t n, float *to)
-{
-    for (uint32_t r = 0; r < rows; r++, from += stride, to += n) {
-        uint32_t i = 0;
-        for (; i + 8 <= n; i += 8) {
-            _mm256_storeu_ps(to + i, eng_load_f16(from + i));
-        }
-        for (; i < n; i++) {
-            to[i] = eng_f16_to_f32(from[i]);
-        }
-    }
-}
-
 /* A tile of an 8-bit page where it lies: only its scales become f32. */
 static void tile_codes(const struct eng_kv_view *kv, const uint8_t *page, size_t inside, const struct eng_scratch *s,
                        struct tile *out)
@@ -318,8 +319,8 @@ static void tile_codes(const struct eng_kv_view *kv, const uint8_t *page, size_t
     size_t groups = eng_q8_scales(kv->value_dim), bt = kv->block_tokens;
     const uint8_t *k_scale = page + kv->key_scale_offset + 2 * inside,
                   *v_scale = page + kv->value_scale_offset + 2 * inside * groups;
-    widen((const uint16_t *)(const void *)k_scale, bt, eng_q8_scales(kv->key_dim), ENG_TILE, s->k_tile);
-    widen((const uint16_t *)(const void *)v_scale, 0, 1, (uint32_t)(ENG_TILE * groups), s->v_tile);
+    widen((const uint16_t *)(const void *)k_scale, bt, eng_q8_scales(kv->key_dim), ENG_TILE, s->k_tile, ENG_TILE);
+    widen((const uint16_t *)(const void *)v_scale, 0, 1, ENG_TILE * groups, s->v_tile, 0);
     out->k = page + inside;
     out->v = page + kv->value_offset + inside * kv->value_dim;
     out->k_stride = bt;
@@ -350,8 +351,8 @@ static struct tile tile_of(const struct eng_kv_view *kv, uint32_t t0, uint32_t f
     } else if (kv->type == KVC_Q8_0) {
         tile_codes(kv, page, inside, s, &t);
     } else if (kv->type == KVC_F16 && rows > MANY) {
-        widen((const uint16_t *)(const void *)k, kv->block_tokens, kv->key_dim, ENG_TILE, s->k_tile);
-        widen((const uint16_t *)(const void *)v, 0, 1, ENG_TILE * kv->value_dim, s->v_tile);
+        widen((const uint16_t *)(const void *)k, kv->block_tokens, kv->key_dim, ENG_TILE, s->k_tile, ENG_TILE);
+        widen((const uint16_t *)(const void *)v, 0, 1, (size_t)ENG_TILE * kv->value_dim, s->v_tile, 0);
     } else {
         t.k = k;
         t.v = v;
