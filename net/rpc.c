@@ -2,9 +2,8 @@
  * Dials: one attempt at a time per URL; after a failure or a lost connection the next one waits 50 ms doubling to 2
  * s, of which a random half is left out, so that a fleet that lost its router does not come back as one wave. A
  * connection that stayed up for a second starts the pace anew.
- * Heartbeats: one timer for all connections, ten times a second. Before it judges anybody it takes in what has
- * arrived; and when it finds that it was itself late by a second (SIGSTOP, a suspended machine, a blocked loop),
- * everybody's clock starts anew.
+ * Heartbeats: one timer for all connections asks their pulses (core/pulse.h has the rule) ten times a second, after it
+ * has taken in what has arrived.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/rpc_impl.h"
 
@@ -44,7 +43,7 @@ kvs_status net_rpc_create(struct kvs_loop *loop, const struct msg_hello *self, c
         return kvs_fail(err, s, "cannot set up control streams: %s", kvs_status_name(s));
     }
     r->ticked_us = kvs_now_us();
-    kvs_timer_set(r->tick, r->ticked_us + RPC_TICK_US);
+    kvs_timer_set(r->tick, r->ticked_us + NET_PULSE_LOOK_US);
     *out = r;
     return KVS_OK;
 }
@@ -254,18 +253,17 @@ static void rpc_on_tick(void *user, uint64_t now_us)
     struct net_rpc *r = user;
     net_io_dispatch(&r->io);
     now_us = kvs_now_us() > now_us ? kvs_now_us() : now_us;
-    bool stalled = now_us - r->ticked_us > RPC_STALL_US;
-    r->ticked_us = now_us;
+    bool away = net_pulse_we_were_away(&r->ticked_us, now_us);
     for (struct conn *c = r->conns, *next; c != NULL && !r->frozen; c = next) {
         next = c->next; /* conn_tick frees nothing; dying ones are freed by the reaper */
-        if (stalled) {
-            c->heard_us = now_us;
+        if (away) {
+            net_pulse_forgive(&c->pulse, now_us);
             c->frame_us = c->frame_us != 0 ? now_us : 0;
         }
         conn_tick(c, now_us);
     }
     lingers_tick(r, now_us);
-    kvs_timer_set(r->tick, kvs_now_us() + RPC_TICK_US);
+    kvs_timer_set(r->tick, kvs_now_us() + NET_PULSE_LOOK_US);
 }
 
 void rpc_reap_soon(struct net_rpc *r)

@@ -254,9 +254,7 @@ static size_t conn_parse(struct conn *c, const uint8_t *bytes, size_t n)
 
 static void conn_alive(struct conn *c, uint64_t now_us)
 {
-    c->heard_us = now_us;
-    if (c->suspect) {
-        c->suspect = false;
+    if (net_pulse_heard(&c->pulse, now_us)) {
         TELL(c->rpc, on_suspect, c->id, false);
     }
 }
@@ -329,7 +327,8 @@ kvs_status conn_create(struct net_rpc *r, nng_stream *stream, struct dial *dial,
     c->dial = dial;
     c->id = ++r->births * RPC_CONNS_MAX + slot;
     c->next_stream = dial != NULL ? 1 : 2;
-    c->born_us = c->heard_us = kvs_now_us();
+    c->born_us = kvs_now_us();
+    net_pulse_start(&c->pulse, c->born_us);
     kvs_buf_init(&c->in, 2 * MSG_PAYLOAD_MAX);
     kvs_status s = net_link_create(&r->io, stream, &events, c, &c->link);
     if (s != KVS_OK) {
@@ -374,9 +373,22 @@ void net_rpc_close(struct net_rpc *r, net_conn conn, kvs_status why, const char 
     }
 }
 
+static void conn_look(struct conn *c, uint64_t now_us)
+{
+    net_pulse_verdict v = net_pulse_look(&c->pulse, now_us);
+    if (v.lost) {
+        conn_fail(c, KVS_PEER_TIMEOUT, "silent for 2 s");
+    }
+    if (v.ping) {
+        conn_send_number(c, MSG_PING, now_us);
+    }
+    if (v.suspect && c->state == CONN_UP) {
+        TELL(c->rpc, on_suspect, c->id, true);
+    }
+}
+
 void conn_tick(struct conn *c, uint64_t now_us)
 {
-    uint64_t silent = now_us > c->heard_us ? now_us - c->heard_us : 0;
     if (c->state == CONN_DEAD) {
         return;
     }
@@ -384,16 +396,7 @@ void conn_tick(struct conn *c, uint64_t now_us)
         conn_fail(c, KVS_PEER_TIMEOUT, "no HELLO within 3 s");
     } else if (c->frame_us != 0 && now_us - c->frame_us > RPC_FRAME_US) {
         conn_fail(c, KVS_PEER_TIMEOUT, "stopped in the middle of a frame");
-    } else if (c->state == CONN_UP && silent > RPC_DEAD_US) {
-        conn_fail(c, KVS_PEER_TIMEOUT, "silent for 2 s");
     } else if (c->state == CONN_UP) {
-        if (now_us - c->pinged_us >= RPC_PING_US) {
-            c->pinged_us = now_us;
-            conn_send_number(c, MSG_PING, now_us);
-        }
-        if (silent > RPC_SUSPECT_US && !c->suspect && c->state == CONN_UP) {
-            c->suspect = true;
-            TELL(c->rpc, on_suspect, c->id, true);
-        }
+        conn_look(c, now_us);
     }
 }

@@ -11,6 +11,7 @@
 
 #include "base/arena.h"
 #include "base/rng.h"
+#include "net/core/pulse.h"
 #include "net/rpc.h"
 #include "net/rpc_io.h"
 #include "proto/frame.h"
@@ -21,11 +22,6 @@
 #define RPC_DIALS_MAX 1024
 #define RPC_LISTENERS_MAX 8
 #define RPC_CREDIT_BYTES (256 << 10)
-#define RPC_TICK_US 100000
-#define RPC_PING_US 500000
-#define RPC_SUSPECT_US 1000000
-#define RPC_DEAD_US 2000000
-#define RPC_STALL_US 1000000
 #define RPC_HELLO_US 3000000
 #define RPC_FRAME_US 5000000
 #define RPC_LINGER_US 500000
@@ -58,12 +54,13 @@ struct conn {
     struct net_rpc *rpc;
     net_conn id;
     conn_state state;
-    bool was_up, suspect;
+    bool was_up;
     struct net_link *link;                           /* NULL once closed */
     struct dial *dial;                               /* NULL: accepted, or the dial was given up */
     char given_up[MSG_URL_MAX];                      /* what was dialed, when the dial was given up */
     struct kvs_buf in;                               /* bytes of frames not yet whole */
-    uint64_t born_us, heard_us, frame_us, pinged_us; /* frame_us: when the frame under way began; 0: none */
+    struct net_pulse pulse;
+    uint64_t born_us, frame_us;        /* frame_us: when the frame under way began; 0: none */
     uint32_t next_stream, peer_stream;               /* ours to give next; the peer's highest so far */
     struct call_table calls;
     kvs_status why;
