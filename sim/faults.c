@@ -4,9 +4,12 @@
 #include "sim/client.h"
 #include "sim/etcd.h"
 #include "sim/members.h"
+#include "sim/net.h"
 #include "sim/worker.h"
 
 #include <string.h>
+
+#define ABSENT_US 1200000u /* who was away for longer knows it for sure: a look is due every 0.1 s, and one that is late by 1 s tells */
 
 static void command(struct sim *s, struct sim_event *e);
 
@@ -82,6 +85,7 @@ void sim_start_process(struct sim *s, uint32_t node)
     else
         sim_worker_create(s, node);
     sim_members_start(s, node);
+    sim_pulse_begin(s, node);
     for (uint32_t i = 0; i < s->node_count; i++)
         if (i != node && s->node[i].alive)
             sim_dial_soon(s, i, node, 0, 30000);
@@ -147,43 +151,13 @@ void sim_poison(struct sim *s, uint32_t node)
     sim_post(s, sim_in(s, 100, 20000), &(struct sim_event){.run = poisoned, .node = SIM_NOBODY, .id = node, .a = s->node[node].life});
 }
 
-static void hang_dead(struct sim *s, struct sim_event *e)
-{
-    struct sim_node *n = &s->node[e->id];
-    if (!n->alive || !n->hung || n->life != e->a || n->hung_us != e->b)
-        return;
-    for (uint32_t i = 0; i < s->conn_count; i++) {
-        struct sim_conn *c = s->conn[i];
-        if ((c->node[0] == e->id || c->node[1] == e->id) && c->life[sim_conn_side(c, (uint32_t)e->id)] == n->life)
-            sim_conn_timeout(s, c, (uint32_t)e->id);
-    }
-}
-
-/* The router at the other end of a worker's connection, if there is one and it runs, has not heard from it for a while. */
-static void tell_suspect(struct sim *s, const struct sim_conn *c, uint32_t node, bool suspect)
-{
-    uint32_t side = c->node[0] == node ? 1 : 0, router = c->node[side];
-    if (c->node[!side] == node && sim_is_router(s, router) && s->node[router].alive && !s->node[router].hung &&
-        c->life[side] == s->node[router].life && c->up[side] && !c->over[side])
-        sim_router_handlers.suspect(s, router, c->id, suspect);
-}
-
-static void hang_suspect(struct sim *s, struct sim_event *e)
-{
-    struct sim_node *n = &s->node[e->id];
-    if (!n->alive || !n->hung || n->life != e->a || n->hung_us != e->b)
-        return;
-    for (uint32_t i = 0; i < s->conn_count; i++)
-        tell_suspect(s, s->conn[i], (uint32_t)e->id, true);
-}
-
 static void unhang(struct sim *s, uint32_t node)
 {
     sim_note(s, SIM_NOBODY, "%n goes on", node);
+    if (s->now_us - s->node[node].hung_us > ABSENT_US)
+        s->node[node].back_us = s->now_us;
     s->node[node].hung_us = s->now_us;
     sim_wake(s, node);
-    for (uint32_t i = 0; i < s->conn_count; i++)
-        tell_suspect(s, s->conn[i], node, false);
 }
 
 static void hang_over(struct sim *s, struct sim_event *e)
@@ -199,13 +173,7 @@ static void hang(struct sim *s, uint32_t node, uint64_t for_us)
     sim_note(s, SIM_NOBODY, "%n is stopped for %u us", node, for_us);
     n->hung = true;
     n->hung_us = s->now_us;
-    struct sim_event e = {.node = SIM_NOBODY, .id = node, .a = n->life, .b = n->hung_us};
-    e.run = hang_suspect;
-    sim_post(s, s->now_us + SIM_SUSPECT_US, &e);
-    e.run = hang_dead;
-    sim_post(s, s->now_us + SIM_DEAD_US, &e);
-    e.run = hang_over;
-    sim_post(s, s->now_us + for_us, &e);
+    sim_post(s, s->now_us + for_us, &(struct sim_event){.run = hang_over, .node = SIM_NOBODY, .id = node, .a = n->life, .b = n->hung_us});
 }
 
 static void heal(struct sim *s)

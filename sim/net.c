@@ -11,7 +11,7 @@
 
 #define CALM_US 6000000u
 
-typedef enum frame_type { CALL, ITEM, END, CANCEL, ACK, NACK, PAUSE, RESUME } frame_type;
+typedef enum frame_type { CALL, ITEM, END, CANCEL, ACK, NACK, PAUSE, RESUME, PING, PONG } frame_type;
 
 struct frame {
     frame_type type;
@@ -92,11 +92,16 @@ static void send(struct sim *s, struct sim_conn *c, uint32_t side, frame_type ty
     *f = (struct frame){.type = type, .stream = stream, .n = n};
     if (n != 0)
         memcpy(f->body, body->data, n);
-    uint64_t at = sim_in(s, s->set.latency_us / 4, s->set.latency_us * 2);
-    if (at <= c->last_us[side])
+    bool beat = type == PING || type == PONG;
+    uint64_t low = s->set.latency_us / 4, high = s->set.latency_us * 2;
+    uint64_t at = beat ? s->now_us + low + kvs_rng_below(&s->beat_rng, high - low + 1) : sim_in(s, low, high);
+    if (at < c->held_us[side])
+        at = c->held_us[side];
+    if (at <= c->last_us[side] && at != SIM_FOREVER)
         at = c->last_us[side] + 1;
-    c->last_us[side] = at;
-    if (at > c->cut_us[side]) {
+    if (at != SIM_FOREVER)
+        c->last_us[side] = at;
+    if (at == SIM_FOREVER || at > c->cut_us[side]) {
         free(f);
         return;
     }
@@ -291,6 +296,10 @@ static void deliver(struct sim *s, struct sim_event *e)
     struct sim_conn *c = mine(s, e->node, e->id, &side);
     if (c == NULL || e->first_us > c->cut_us[!side])
         return;
+    if (sim_pulse_heard(s, c, side))
+        sim_conn_suspect(s, c, side, false);
+    if (f->type == PING)
+        send(s, c, side, PONG, 0, NULL);
     struct sim_call *k = call_find(c, f->stream);
     const struct sim_handlers *h = handlers(s, e->node);
     if (k == NULL)
@@ -319,6 +328,8 @@ static void deliver(struct sim *s, struct sim_event *e)
     }
     case PAUSE:
     case RESUME: h->pause(s, e->node, c->id, f->body, f->n, f->type == RESUME); break;
+    case PING:
+    case PONG: break;
     }
 }
 
@@ -401,77 +412,54 @@ void sim_conn_break(struct sim *s, struct sim_conn *c)
     }
 }
 
+void sim_conn_hang_up(struct sim *s, struct sim_conn *c, uint32_t side)
+{
+    if (c->given_up[side])
+        return;
+    c->broken = c->given_up[side] = true;
+    cut(s, c, !side, s->now_us);
+    post_down(s, c, side, s->now_us);
+    if (c->held_us[side] == SIM_FOREVER)
+        return; /* word of it never gets there */
+    uint64_t at = (c->held_us[side] > s->now_us ? c->held_us[side] : s->now_us) + s->set.latency_us;
+    cut(s, c, side, at);
+    post_down(s, c, !side, at + sim_draw(s, 1, 2000));
+}
+
 void sim_conn_close(struct sim *s, uint32_t node, uint64_t conn)
 {
     uint32_t side;
     struct sim_conn *c = mine(s, node, conn, &side);
-    if (c == NULL || c->broken)
-        return;
-    c->broken = true;
-    cut(s, c, !side, s->now_us);
-    post_down(s, c, side, s->now_us);
-    cut(s, c, side, s->now_us + s->set.latency_us);
-    post_down(s, c, !side, s->now_us + s->set.latency_us + sim_draw(s, 1, 2000));
+    if (c != NULL)
+        sim_conn_hang_up(s, c, side);
 }
 
-static void suspect(struct sim *s, struct sim_event *e)
+void sim_conn_ping(struct sim *s, struct sim_conn *c, uint32_t side)
 {
-    uint32_t side;
-    if (mine(s, e->node, e->id, &side) != NULL)
-        handlers(s, e->node)->suspect(s, e->node, e->id, e->a != 0);
+    send(s, c, side, PING, 0, NULL);
 }
 
-static void post_suspect(struct sim *s, struct sim_conn *c, uint32_t side, uint64_t at_us, bool on)
+void sim_conn_suspect(struct sim *s, struct sim_conn *c, uint32_t side, bool suspect)
 {
-    sim_post(s, at_us, &(struct sim_event){.run = suspect, .node = c->node[side], .life = c->life[side], .id = c->id, .a = on});
+    handlers(s, c->node[side])->suspect(s, c->node[side], c->id, suspect);
 }
 
 void sim_conn_silence(struct sim *s, struct sim_conn *c, uint64_t for_us)
 {
     if (c->broken)
         return;
-    uint64_t until = s->now_us + for_us;
-    if (for_us > SIM_SUSPECT_US)
-        for (uint32_t side = 0; side < 2; side++) {
-            post_suspect(s, c, side, s->now_us + SIM_SUSPECT_US, true);
-            post_suspect(s, c, side, until + 1, false);
-        }
-    c->stall_us = until;
-    if (for_us < SIM_DEAD_US) {
-        for (uint32_t side = 0; side < 2; side++)
-            c->last_us[side] = c->last_us[side] > until ? c->last_us[side] : until;
-        return;
-    }
-    c->broken = c->kv_dead = true;
-    for (uint32_t side = 0; side < 2; side++) {
-        cut(s, c, side, s->now_us);
-        post_down(s, c, side, sim_in(s, SIM_DEAD_US, SIM_DEAD_US + 500000));
-    }
+    c->stall_us = s->now_us + for_us;
+    for (uint32_t side = 0; side < 2; side++)
+        c->held_us[side] = c->stall_us;
 }
 
 void sim_conn_one_way(struct sim *s, struct sim_conn *c, uint32_t deaf_node)
 {
-    uint32_t deaf = sim_conn_side(c, deaf_node);
+    (void)s;
     if (c->broken)
         return;
     c->broken = c->kv_dead = true;
-    uint64_t heard = sim_in(s, SIM_DEAD_US, SIM_DEAD_US + 500000);
-    post_suspect(s, c, deaf, s->now_us + SIM_SUSPECT_US, true);
-    cut(s, c, !deaf, s->now_us);
-    post_down(s, c, deaf, heard);
-    cut(s, c, deaf, heard); /* its close still arrives */
-    post_down(s, c, !deaf, heard + sim_draw(s, 1, 2000));
-}
-
-void sim_conn_timeout(struct sim *s, struct sim_conn *c, uint32_t hung_node)
-{
-    uint32_t hung = sim_conn_side(c, hung_node);
-    if (c->broken)
-        return;
-    c->broken = true;
-    cut(s, c, !hung, s->now_us);
-    post_down(s, c, !hung, sim_in(s, 0, 400000));
-    post_down(s, c, hung, s->now_us); /* put aside until it runs again */
+    c->held_us[!sim_conn_side(c, deaf_node)] = SIM_FOREVER;
 }
 
 void sim_net_killed(struct sim *s, uint32_t node)
@@ -485,11 +473,14 @@ void sim_net_killed(struct sim *s, uint32_t node)
             continue;
         c->over[side] = true;
         c->broken = true;
-        cut(s, c, side, sim_in(s, 0, 1000));
+        uint64_t at = sim_in(s, 0, 1000), later = sim_draw(s, 1, 50000);
+        if (c->held_us[side] > at)
+            at = c->held_us[side];
+        cut(s, c, side, at);
         if (c->over[!side])
             conn_free(s, c);
-        else
-            post_down(s, c, !side, c->cut_us[side] + sim_draw(s, 1, 50000));
+        else if (at != SIM_FOREVER)
+            post_down(s, c, !side, at + later);
     }
 }
 
@@ -512,6 +503,7 @@ static void on_up(struct sim *s, struct sim_event *e)
     if (c->over[side] || e->first_us > c->cut_us[!side])
         return;
     c->up[side] = true;
+    sim_pulse_up(s, c, side);
     sim_note(s, e->node, "connection %u to %n is up", c->id, c->node[!side]);
     handlers(s, e->node)->up(s, e->node, c->id, c->node[!side]);
 }

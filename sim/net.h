@@ -6,6 +6,7 @@
 #define KVS_SIM_NET_H
 
 #include "base/buf.h"
+#include "net/core/pulse.h"
 #include "sim/world.h"
 
 typedef enum sim_callee { SIM_CALLEE_PENDING, SIM_CALLEE_OPEN, SIM_CALLEE_ENDED, SIM_CALLEE_DONE } sim_callee;
@@ -28,6 +29,10 @@ struct sim_conn {
     bool up[2], over[2];
     uint64_t last_us[2]; /* by sender: arrivals keep their order */
     uint64_t cut_us[2];  /* by sender: what would arrive later is lost */
+    uint64_t held_us[2]; /* by sender: what it sends does not arrive before; SIM_FOREVER: never */
+    bool given_up[2];    /* this end has hung up */
+    struct net_pulse pulse[2]; /* of the other one, as this end hears it */
+    uint64_t arrived_us[2];    /* the world's own record of it */
     bool broken;
     uint64_t stall_us; /* KV messages between these two do not move before */
     bool kv_dead;      /* nor ever again */
@@ -40,9 +45,9 @@ struct sim_conn *sim_conn_find(struct sim *s, uint64_t id);
 uint32_t sim_conn_side(const struct sim_conn *c, uint32_t node);
 void sim_dial_soon(struct sim *s, uint32_t a, uint32_t b, uint64_t low_us, uint64_t high_us);
 void sim_conn_break(struct sim *s, struct sim_conn *c);                      /* reset: noticed within 0.1 s on both sides */
-void sim_conn_silence(struct sim *s, struct sim_conn *c, uint64_t for_us);   /* partition */
+void sim_conn_silence(struct sim *s, struct sim_conn *c, uint64_t for_us);   /* partition: what is sent arrives after it, if anybody still listens */
 void sim_conn_one_way(struct sim *s, struct sim_conn *c, uint32_t deaf_node); /* nothing reaches this one any more; what it says arrives */
-void sim_conn_timeout(struct sim *s, struct sim_conn *c, uint32_t hung_node); /* 2 s of silence of a hung process */
+void sim_conn_hang_up(struct sim *s, struct sim_conn *c, uint32_t side); /* this end is over; the other learns of it when word gets there */
 void sim_net_killed(struct sim *s, uint32_t node);                           /* its connections end */
 void sim_net_free(struct sim *s);
 /* Closes it from this side: on_down follows here, later there. */
@@ -59,6 +64,13 @@ bool sim_rpc_alive(struct sim *s, uint32_t node, uint64_t conn); /* as far as th
 bool sim_conn_calm(const struct sim *s, const struct sim_conn *c);
 bool sim_rpc_owes(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream); /* our call there is not over for us */
 void sim_rpc_pause(struct sim *s, uint32_t node, uint64_t conn, uint32_t stream, const struct kvs_buf *body, bool resume);
+
+/* --- pulse.c --- */
+void sim_pulse_begin(struct sim *s, uint32_t node); /* with the process */
+void sim_pulse_up(struct sim *s, struct sim_conn *c, uint32_t side);
+bool sim_pulse_heard(struct sim *s, struct sim_conn *c, uint32_t side); /* true: it was suspect until now */
+void sim_conn_ping(struct sim *s, struct sim_conn *c, uint32_t side);
+void sim_conn_suspect(struct sim *s, struct sim_conn *c, uint32_t side, bool suspect); /* tells the process */
 
 /* What the nodes hear (router.c, worker.c). Payloads are borrowed. */
 struct sim_handlers {

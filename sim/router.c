@@ -2,6 +2,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "proto/frame.h"
 #include "proto/wire.h"
+#include "router/core/index.h"
 #include "sim/client.h"
 #include "sim/members.h"
 #include "sim/net.h"
@@ -223,6 +224,18 @@ static void on_timer(struct sim *s, struct sim_event *e)
     sim_router_feed(s, e->node, &(struct rtr_event){.type = RTR_EV_TIMER});
 }
 
+/* The index of what workers have cached: its memory has a hard cap, and a scenario may want to see that it was reached. */
+static void check_index(struct sim *s, const struct sim_router *r)
+{
+    struct rtr_stats st;
+    uint64_t cap = s->set.index_bytes;
+    rtr_stats(r->core, &st);
+    if (st.index_bytes > cap || st.index_blocks * RTR_INDEX_LOCATION_BYTES > cap)
+        sim_fail(s, "%s: the index has %llu blocks and %llu bytes, and may have %llu", s->node[r->node].id, (unsigned long long)st.index_blocks,
+                 (unsigned long long)st.index_bytes, (unsigned long long)cap);
+    sim_count(s, SIM_N_index_full, st.index_bytes + RTR_INDEX_LOCATION_BYTES > cap);
+}
+
 void sim_router_feed(struct sim *s, uint32_t node, const struct rtr_event *ev)
 {
     struct sim_router *r = s->node[node].router;
@@ -231,6 +244,8 @@ void sim_router_feed(struct sim *s, uint32_t node, const struct rtr_event *ev)
     KVS_ASSERT(!r->feeding);
     r->feeding = true;
     rtr_step(r->core, ev, sim_local(s, node));
+    if (ev->type == RTR_EV_CACHE)
+        check_index(s, r);
     while ((n = rtr_actions(r->core, a, ACTIONS)) != 0)
         for (size_t i = 0; i < n; i++)
             act(r, &a[i]);

@@ -50,6 +50,7 @@ static struct sim *create(const struct sim_scenario *scenario, uint64_t seed, bo
     s->set = scenario->settings;
     s->seed = seed;
     s->rng.state = sim_mix(seed, 0x73696du);
+    s->beat_rng.state = sim_mix(seed, 0x62656174u);
     s->heal_us = SIM_FOREVER;
     s->echo = echo;
     sim_notes_create(s);

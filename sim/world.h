@@ -18,8 +18,11 @@
 #define SIM_NODES_MAX 56 /* 50 workers and some routers */
 #define SIM_ROUTER 0u /* routers come first; with embedded discovery there is this one */
 #define SIM_NOBODY UINT32_MAX
-#define SIM_DEAD_US 2000000u    /* silence after which a peer is dead (design: heartbeats) */
+/* What is promised of heartbeats, against which net/core/pulse.h is held: silence after which a peer may be suspected, may be given up, and
+ * must have been given up. */
 #define SIM_SUSPECT_US 1000000u
+#define SIM_DEAD_US 2000000u
+#define SIM_NOTICED_US 3000000u
 
 struct sim;
 struct sim_worker;
@@ -43,6 +46,7 @@ struct sim_node {
     uint64_t epoch, skew_us; /* its monotonic clock is so far ahead of the world's */
     bool alive, hung;
     uint64_t hung_us; /* when it was stopped, and later when it went on */
+    uint64_t looked_us, back_us; /* at its pulses, by its own clock; when it went on after an absence that its peers are forgiven */
     struct sim_event *held; /* events that wait for SIGCONT, in order */
     uint32_t held_count, held_cap;
     uint64_t slow_until_us; /* its steps take a multiple until then */
@@ -76,7 +80,7 @@ struct sim {
     const struct sim_scenario *scenario;
     struct sim_settings set;
     uint64_t seed;
-    struct kvs_rng rng;
+    struct kvs_rng rng, beat_rng; /* heartbeats have their own: they are everywhere, and leave what else is drawn as it is */
     uint64_t now_us, order;
     struct sim_event *heap;
     size_t heap_count, heap_cap;
