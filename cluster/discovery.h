@@ -13,7 +13,7 @@ struct cls_discovery;
 
 #define CLS_EMBEDDED_MEMBERS_MAX 256  /* a fleet beyond this wants etcd */
 #define CLS_EMBEDDED_TTL_US 1000000   /* after the loss of a member's stream; reconnecting takes some 50 ms */
-#define CLS_EMBEDDED_GRACE_US 3000000 /* for members that a restarted router does not know yet */
+#define CLS_EMBEDDED_GRACE_US 3000000 /* for members that a router does not know yet that was restarted or stopped */
 
 /* Events come from the loop, never from inside a call of this header. The own card comes back as a member, too. */
 struct cls_events {

@@ -5,11 +5,13 @@
  * lease: the member is gone a TTL later unless it has registered again by then. The same epoch under the same id
  * takes the registration over to its new call; another epoch replaces it (GONE, PUT) and ends the old call.
  * Leases run on the time in which this process could have heard its members: a stall of our own (stopped, swapped
- * out) is left out, or it would end the leases of all members whose streams are alive.
+ * out) is left out, or it would end the leases of all members whose streams are alive. Those whose streams did not
+ * outlive it dial again at a pace that had time to grow, as after a restart: they have the same grace.
  * A second router's card is refused: two routers would each know half of the load.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cluster/core/registry.h"
 #include "cluster/discovery.h"
+#include "net/core/pulse.h"
 #include "proto/wire.h"
 #include "sys/clock.h"
 #include "sys/log.h"
@@ -41,6 +43,7 @@ struct server {
     struct msg_card self;
     struct kvs_buf scratch;
     uint64_t seen_us, stalled_us; /* when time was last looked at; how much of it was a stall of our own */
+    uint64_t grace_us;            /* no lease ends before (the registry's time) */
 };
 
 /* The registry's time. The timer looks at it every TICK_US, so a longer gap is a stall. */
@@ -51,7 +54,11 @@ static uint64_t server_now(struct server *s)
         s->stalled_us += gap - TICK_US;
     }
     s->seen_us = now;
-    return now - s->stalled_us;
+    now -= s->stalled_us;
+    if (gap > NET_PULSE_STALL_US) {
+        s->grace_us = now + CLS_EMBEDDED_GRACE_US;
+    }
+    return now;
 }
 
 static void tell(struct server *s, const struct msg_member *m)
@@ -156,7 +163,7 @@ static void server_tick(void *user, uint64_t loop_us)
     (void)loop_us;
     for (size_t i = 0; i < CLS_EMBEDDED_MEMBERS_MAX; i++) {
         struct registration *reg = &s->reg[i];
-        if (reg->used && reg->conn != 0) {
+        if (reg->used && (reg->conn != 0 || now_us + CLS_EMBEDDED_TTL_US < s->grace_us)) {
             (void)cls_registry_renew(s->registry, reg->id, reg->epoch, now_us);
         }
     }

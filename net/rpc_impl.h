@@ -55,13 +55,13 @@ struct conn {
     net_conn id;
     conn_state state;
     bool was_up;
-    struct net_link *link;                           /* NULL once closed */
-    struct dial *dial;                               /* NULL: accepted, or the dial was given up */
-    char given_up[MSG_URL_MAX];                      /* what was dialed, when the dial was given up */
-    struct kvs_buf in;                               /* bytes of frames not yet whole */
+    struct net_link *link;      /* NULL once closed */
+    struct dial *dial;          /* NULL: accepted, or the dial was given up */
+    char given_up[MSG_URL_MAX]; /* what was dialed, when the dial was given up */
+    struct kvs_buf in;          /* bytes of frames not yet whole */
     struct net_pulse pulse;
     uint64_t born_us, frame_us;        /* frame_us: when the frame under way began; 0: none */
-    uint32_t next_stream, peer_stream;               /* ours to give next; the peer's highest so far */
+    uint32_t next_stream, peer_stream; /* ours to give next; the peer's highest so far */
     struct call_table calls;
     kvs_status why;
     char why_text[256];

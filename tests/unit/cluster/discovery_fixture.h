@@ -5,6 +5,7 @@
 #define KVS_TEST_DISCOVERY_FIXTURE_H
 
 #include "cluster/discovery.h"
+#include <sys/types.h>
 
 #define SEEN_MAX 256
 
@@ -23,8 +24,10 @@ struct fixture {
     uint64_t ttl_us;
     void (*start)(struct kvs_loop *loop); /* an empty cluster, served */
     void (*stop)(void);
-    void (*restart)(
-        void); /* the backend forgets everything (a router that died); members find it again by themselves */
+    /* The server's side: the one process that the backend stands on. */
+    pid_t (*server_pid)(void);
+    void (*server_kill)(void);
+    void (*server_run)(bool keep_data); /* again; false: it has forgotten all (embedded discovery always has) */
     struct participant *(*join)(const struct msg_card *card);        /* a worker */
     struct participant *(*join_router)(const struct msg_card *card); /* another router that tries */
     void (*cut)(struct participant *p);                              /* its process dies: no goodbye */
@@ -47,5 +50,11 @@ struct msg_card card(const char *id, msg_role role, uint64_t epoch);
 bool has_snapshot(void *participant); /* conditions for wait_until */
 bool was_told_off(void *participant);
 bool is_up(void *participant); /* the backend's last word */
+bool is_down(void *participant);
+
+void server_stop(const struct fixture *fx); /* it hangs: alive, and says nothing */
+void server_continue(const struct fixture *fx);
+/* From now on it only answers now and then: it hangs for so long again and again, with 100 ms between. 0: no more. */
+void server_slow(const struct fixture *fx, unsigned ms);
 
 #endif

@@ -9,6 +9,9 @@
 
 #include "discovery_fixture.h"
 #include "sys/clock.h"
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,6 +149,11 @@ bool is_up(void *arg)
     return p->up;
 }
 
+bool is_down(void *arg)
+{
+    return !is_up(arg);
+}
+
 uint32_t count(const struct participant *p, const char *id, msg_member_change change)
 {
     uint32_t n = 0;
@@ -167,4 +175,47 @@ struct msg_card card(const char *id, msg_role role, uint64_t epoch)
                          .group = {{1024, 10}}};
     (void)kvs_format(c.id, sizeof c.id, "%s", id);
     return c;
+}
+
+/* ---- the server's side ---- */
+
+void server_stop(const struct fixture *fx)
+{
+    assert_true(fx->server_pid() > 0);
+    assert_int_equal(kill(fx->server_pid(), SIGSTOP), 0);
+}
+
+void server_continue(const struct fixture *fx)
+{
+    assert_int_equal(kill(fx->server_pid(), SIGCONT), 0);
+}
+
+static struct {
+    pthread_t thread;
+    atomic_uint stopped_ms; /* 0: no more */
+    pid_t pid;
+} slow;
+
+static void *slow_down(void *unused)
+{
+    unsigned ms;
+    (void)unused;
+    while ((ms = atomic_load(&slow.stopped_ms)) != 0) {
+        (void)kill(slow.pid, SIGSTOP);
+        kvs_sleep_us(ms * UINT64_C(1000));
+        (void)kill(slow.pid, SIGCONT);
+        kvs_sleep_us(100000);
+    }
+    return NULL;
+}
+
+void server_slow(const struct fixture *fx, unsigned ms)
+{
+    bool was_slow = atomic_exchange(&slow.stopped_ms, ms) != 0;
+    if (was_slow && ms == 0) {
+        assert_int_equal(pthread_join(slow.thread, NULL), 0);
+    } else if (!was_slow && ms != 0) {
+        slow.pid = fx->server_pid();
+        assert_int_equal(pthread_create(&slow.thread, NULL, slow_down, NULL), 0);
+    }
 }

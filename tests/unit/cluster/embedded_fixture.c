@@ -1,4 +1,4 @@
-/* embedded_fixture.c - a router and workers on one loop, connected over ipc, for the conformance test.
+/* embedded_fixture.c - workers on one loop and a router in a process of its own, connected over ipc, for the conformance test.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,62 +7,73 @@
 
 #include <cmocka.h>
 
-#include "discovery_fixture.h"
-#include "sys/clock.h"
+#include "embedded_fixture.h"
+#include "embedded_router.h"
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- the router ---- */
 
-static struct {
-    struct net_rpc *rpc;
-    struct cls_discovery *d;
-    uint64_t epoch;
-} router;
+static pid_t router;
+static unsigned long epoch;
 static char dir[64], url[128];
 
-static void router_call(void *user, net_conn conn, uint32_t stream, const struct msg_call *call)
+static void exec_router(int ready)
 {
-    (void)user;
-    assert_int_equal(call->method, MSG_REGISTER);
-    cls_embedded_server_call(router.d, conn, stream, call);
+    char number[24], fd_text[16];
+    char *const args[] = {(char *)"router", (char *)embedded_router_word, url, number, fd_text, NULL};
+    (void)snprintf(number, sizeof number, "%lu", epoch);
+    (void)snprintf(fd_text, sizeof fd_text, "%d", ready);
+    for (int fd = 3; fd < 1024; fd++) { /* streams of the members: they are not this process' */
+        if (fd != ready) {
+            (void)close(fd);
+        }
+    }
+    (void)execv("/proc/self/exe", args);
+    _exit(127);
 }
 
-static void router_cancel(void *user, net_conn conn, uint32_t stream)
+/* Without data: an embedded registry has none. Waits until it listens. */
+static void router_run(bool keep_data)
 {
-    (void)user;
-    cls_embedded_server_cancel(router.d, conn, stream);
+    int ready[2];
+    char byte;
+    (void)keep_data;
+    assert_int_equal(router, 0);
+    assert_int_equal(pipe(ready), 0);
+    epoch++;
+    pid_t parent = getpid(), pid = fork();
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+        if (getppid() != parent) {
+            _exit(127);
+        }
+        exec_router(ready[1]);
+    }
+    router = pid;
+    (void)close(ready[1]);
+    assert_int_equal(read(ready[0], &byte, 1), 1);
+    (void)close(ready[0]);
 }
 
-static void router_down(void *user, net_conn conn, kvs_status why, const char *text)
+static void router_kill(void)
 {
-    (void)user;
-    (void)why;
-    (void)text;
-    cls_embedded_server_down(router.d, conn);
+    if (router != 0) {
+        (void)kill(router, SIGKILL);
+        (void)waitpid(router, NULL, 0);
+        router = 0;
+    }
 }
 
-static void router_start(void)
+static pid_t router_pid(void)
 {
-    const struct net_rpc_handlers h = {.on_call = router_call, .on_cancel = router_cancel, .on_down = router_down};
-    const struct cls_events none = {0};
-    struct msg_hello hello = {
-        .protocol_min = 1, .protocol_max = 1, .id = "router", .epoch = ++router.epoch, .role = MSG_ROLE_ROUTER};
-    struct msg_card card = {.id = "router", .role = MSG_ROLE_ROUTER, .epoch = router.epoch};
-    struct kvs_error err;
-    char bound[128];
-    assert_int_equal(net_rpc_create(fixture_loop, &hello, &h, &router.rpc, &err), KVS_OK);
-    assert_int_equal(cls_embedded_server_create(fixture_loop, router.rpc, &none, &router.d), KVS_OK);
-    assert_int_equal(router.d->ops->join(router.d, &card), KVS_OK);
-    assert_int_equal(net_rpc_listen(router.rpc, url, bound, sizeof bound, &err), KVS_OK);
-}
-
-static void router_stop(void)
-{
-    net_rpc_destroy(router.rpc);
-    router.d->ops->destroy(router.d);
+    return router;
 }
 
 static void embedded_start(struct kvs_loop *loop)
@@ -71,20 +82,14 @@ static void embedded_start(struct kvs_loop *loop)
     (void)snprintf(dir, sizeof dir, "/tmp/kvs-cls-XXXXXX");
     assert_non_null(mkdtemp(dir));
     (void)snprintf(url, sizeof url, "ipc://%s/router.sock", dir);
-    router_start();
+    router_run(false);
 }
 
 static void embedded_stop(void)
 {
-    router_stop();
+    router_kill();
     (void)unlink(url + 6);
     (void)rmdir(dir);
-}
-
-static void embedded_restart(void)
-{
-    router_stop();
-    router_start();
 }
 
 /* ---- workers ---- */
@@ -157,6 +162,20 @@ static void embedded_glitch(struct participant *p)
     net_rpc_close(w->rpc, w->conn, KVS_PEER_LOST, "glitch");
 }
 
+void embedded_fixture_stay_away(struct participant *p)
+{
+    struct worker *w = p->backend;
+    net_rpc_undial(w->rpc, url);
+    if (w->conn != 0) {
+        net_rpc_close(w->rpc, w->conn, KVS_PEER_LOST, "away");
+    }
+}
+
+void embedded_fixture_come_back(struct participant *p)
+{
+    assert_int_equal(net_rpc_dial(((struct worker *)p->backend)->rpc, url), KVS_OK);
+}
+
 static void embedded_remove(struct participant *p)
 {
     struct worker *w = p->backend;
@@ -167,6 +186,16 @@ static void embedded_remove(struct participant *p)
 }
 
 const struct fixture embedded_fixture = {
-    "embedded",    CLS_EMBEDDED_TTL_US, embedded_start, embedded_stop,   embedded_restart,
-    embedded_join, embedded_join,       embedded_cut,   embedded_glitch, embedded_remove, false,
+    .name = "embedded",
+    .ttl_us = CLS_EMBEDDED_TTL_US,
+    .start = embedded_start,
+    .stop = embedded_stop,
+    .server_pid = router_pid,
+    .server_kill = router_kill,
+    .server_run = router_run,
+    .join = embedded_join,
+    .join_router = embedded_join,
+    .cut = embedded_cut,
+    .glitch = embedded_glitch,
+    .remove = embedded_remove,
 };

@@ -45,12 +45,22 @@ void etcd_fixture_end(void)
     }
 }
 
-static void fixture_restart(void)
+static pid_t fixture_pid(void)
+{
+    return etcd_fixture_servers.pid[0];
+}
+
+static void fixture_kill(void)
 {
     etcd_kill(&etcd_fixture_servers, 0);
-    etcd_wipe(&etcd_fixture_servers, 0);
+}
+
+static void fixture_run(bool keep_data)
+{
+    if (!keep_data) {
+        etcd_wipe(&etcd_fixture_servers, 0);
+    }
     etcd_run(&etcd_fixture_servers, 0);
-    etcd_wait(&etcd_fixture_servers);
 }
 
 struct participant *etcd_fixture_join(const struct msg_card *card, const char *url, uint64_t ttl_us)
@@ -106,6 +116,17 @@ static void fixture_remove(struct participant *p)
 }
 
 const struct fixture etcd_fixture = {
-    "etcd",       TTL_US,      fixture_start,  fixture_stop,   fixture_restart,      fixture_join,
-    fixture_join, fixture_cut, fixture_glitch, fixture_remove, .many_routers = true,
+    .name = "etcd",
+    .ttl_us = TTL_US,
+    .start = fixture_start,
+    .stop = fixture_stop,
+    .server_pid = fixture_pid,
+    .server_kill = fixture_kill,
+    .server_run = fixture_run,
+    .join = fixture_join,
+    .join_router = fixture_join,
+    .cut = fixture_cut,
+    .glitch = fixture_glitch,
+    .remove = fixture_remove,
+    .many_routers = true,
 };
