@@ -10,6 +10,7 @@
  * busy minute hits all of them. The context is not computed: the pages of a short prompt are copied to all blocks.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/engine.h"
+#include "model/model.h"
 #include "sys/clock.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,8 +36,7 @@ struct cache {
 };
 
 struct bench {
-    struct mdl_file file;
-    struct mdl_gguf *gguf;
+    struct mdl_model file;
     struct mdl_card card;
     struct eng_model *model;
     struct cache cache[KV_TYPES]; /* by kvc_type */
@@ -134,16 +134,13 @@ static uint32_t context_of(const struct options *o)
 
 static kvs_status open_model(struct bench *b, const struct options *o, struct kvs_error *err)
 {
-    kvs_status s = mdl_file_open(o->model, &b->file, err);
+    kvs_status s = mdl_model_open(o->model, &b->file, err);
     if (s == KVS_OK) {
-        s = mdl_gguf_parse(b->file.bytes, b->file.size, false, &b->gguf, err);
-    }
-    if (s == KVS_OK) {
-        s = mdl_card_read(b->gguf, &b->card, err);
+        s = mdl_card_read(b->file.gguf, &b->card, err);
     }
     struct eng_load_options lo = {.isa_name = o->isa, .context = context_of(o)};
     if (s == KVS_OK) {
-        s = eng_model_load(b->gguf, &b->card, &lo, &b->model, NULL, err);
+        s = eng_model_load(b->file.gguf, &b->card, &lo, &b->model, NULL, err);
     }
     if (s == KVS_OK) {
         b->logits = calloc(b->card.vocab, sizeof *b->logits);
@@ -319,8 +316,7 @@ static void close_all(struct bench *b)
     free(b->logits);
     free(b->ids);
     eng_model_destroy(b->model);
-    mdl_gguf_destroy(b->gguf);
-    mdl_file_close(&b->file);
+    mdl_model_close(&b->file);
 }
 
 int main(int argc, char **argv)

@@ -6,6 +6,7 @@
 #include "cli/model_table.h"
 #include "cli/process.h"
 #include "model/card.h"
+#include "model/model.h"
 #include "proto/msg.h"
 #include "sys/clock.h"
 #include "sys/thread.h"
@@ -77,8 +78,7 @@ static void check_model(const struct doctor_config *c)
 {
     struct kvs_error err = {0};
     char path[CLI_PATH_MAX], hex[65];
-    struct mdl_file f = {0};
-    struct mdl_gguf *g = NULL;
+    struct mdl_model m = {0};
     struct mdl_card card;
     const struct cli_model_entry *e = cli_model_find(c->model);
     kvs_status s = cli_model_resolve(c->model, path, sizeof path, &err);
@@ -87,20 +87,17 @@ static void check_model(const struct doctor_config *c)
     if (s == KVS_OK && e && strcmp(hex, e->sha256) != 0)
         s = kvs_fail(&err, KVS_SELF_MODEL, "the file of %s is damaged; run: kvasir model pull %s", e->title, e->name);
     if (s == KVS_OK)
-        s = mdl_file_open(path, &f, &err);
+        s = mdl_model_open(path, &m, &err);
     if (s == KVS_OK)
-        s = mdl_gguf_parse(f.bytes, f.size, false, &g, &err);
-    if (s == KVS_OK)
-        s = mdl_card_read(g, &card, &err);
+        s = mdl_card_read(m.gguf, &card, &err);
     s = cli_model_fault(s, path, &err);
     char text[400];
-    (void)kvs_format(text, sizeof text, "%s, %.1f MB%s", s == KVS_OK ? card.arch : "", (double)f.size / 1e6,
+    (void)kvs_format(text, sizeof text, "%s, %.1f MB%s", s == KVS_OK ? card.arch : "", (double)m.bytes / 1e6,
                      e ? ", hash as it should be" : "");
     say(s == KVS_OK ? GOOD : BAD, "model", s == KVS_OK ? text : err.text, "");
     if (s == KVS_OK)
-        cli_doctor_memory(&c->memory, g, &card);
-    mdl_gguf_destroy(g);
-    mdl_file_close(&f);
+        cli_doctor_memory(&c->memory, m.gguf, &card);
+    mdl_model_close(&m);
 }
 
 static void check_cpu(void)

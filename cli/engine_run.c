@@ -17,9 +17,8 @@ kvs_status cli_engine_open(struct cli_engine *e, const struct cli_engine_config 
     char path[CLI_PATH_MAX];
     kvs_status s = cli_model_resolve(c->model, path, sizeof path, err);
     if (s == KVS_OK)
-        s = mdl_file_open(path, &e->file, err);
-    if (s == KVS_OK)
-        s = mdl_gguf_parse(e->file.bytes, e->file.size, false, &e->gguf, err);
+        s = mdl_model_open(path, &e->file, err);
+    e->gguf = e->file.gguf;
     if (s == KVS_OK)
         s = mdl_card_read(e->gguf, &e->card, err);
     if (s == KVS_OK)
@@ -35,7 +34,7 @@ kvs_status cli_engine_open(struct cli_engine *e, const struct cli_engine_config 
         fprintf(stderr, "kvasir: warning: --context %u is more than the %u that this model was made for\n", e->context,
                 e->card.context_length);
     kvs_fp_environment();
-    struct eng_load_options o = {.context = e->context, .file_bytes = e->file.bytes, .file_size = e->file.size};
+    struct eng_load_options o = {.context = e->context, .file_bytes = e->file.header, .file_size = e->file.header_bytes};
     return cli_model_fault(eng_model_load(e->gguf, &e->card, &o, &e->model, NULL, err), path, err);
 }
 
@@ -144,7 +143,6 @@ void cli_engine_close(struct cli_engine *e)
     kvc_block_table_fini(&e->table);
     eng_model_destroy(e->model);
     mdl_tokenizer_destroy(e->tokenizer);
-    mdl_gguf_destroy(e->gguf);
-    mdl_file_close(&e->file);
+    mdl_model_close(&e->file);
     *e = (struct cli_engine){0};
 }

@@ -8,6 +8,7 @@
 #include "cli/cli.h"
 #include "engine/engine.h"
 #include "kvcache/pool.h"
+#include "model/model.h"
 #include "model/tokenizer.h"
 
 /* Flags that both commands have; rows of their tables are made by CLI_ENGINE_ROWS. */
@@ -77,8 +78,8 @@ struct cli_engine_config {
     }
 
 struct cli_engine {
-    struct mdl_file file;
-    struct mdl_gguf *gguf;
+    struct mdl_model file;
+    const struct mdl_gguf *gguf; /* file.gguf */
     struct mdl_card card;
     struct mdl_tokenizer *tokenizer;
     struct eng_model *model;

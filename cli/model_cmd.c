@@ -3,6 +3,7 @@
 #include "base/utf8.h"
 #include "cli/model_table.h"
 #include "model/card.h"
+#include "model/model.h"
 #include "model/template.h"
 #include "model/tokenizer.h"
 
@@ -139,15 +140,19 @@ static void print_memory(const struct mdl_card *c)
                (unsigned long long)(states * mdl_card_state_bytes(c)), (unsigned long long)states);
 }
 
-static void print_card(const struct mdl_gguf *g, const struct mdl_card *c, const struct mdl_file *f)
+static void print_card(const struct mdl_model *m, const struct mdl_card *c)
 {
+    const struct mdl_gguf *g = m->gguf;
     char rope[160], why[160] = "";
     (void)mdl_card_rope_text(c, c->context_length, rope, sizeof rope);
     printf("architecture   %s\n", c->arch);
     fputs("name           ", stdout);
     print_text(c->name, strlen(c->name), sizeof c->name);
-    printf("\nfile           GGUF v%u, %.1f MB, header %.1f MB\n", mdl_gguf_version(g), (double)f->size / 1e6,
-           (double)mdl_gguf_header_bytes(g) / 1e6);
+    printf("\nfile           GGUF v%u, %.1f MB, header %.1f MB", mdl_gguf_version(g), (double)m->bytes / 1e6,
+           (double)m->header_bytes / 1e6);
+    if (m->part_count > 1)
+        printf(", in %u parts", m->part_count);
+    putchar('\n');
     printf("layers         %u, width %u, feed-forward %u\n", c->layers, c->width, c->ff);
     printf("attention      %u heads, %u kv heads, key %u, value %u\n", c->heads, c->kv_heads, c->key_dim, c->value_dim);
     print_parts(c);
@@ -173,23 +178,19 @@ static int info(int argc, char **argv)
         return code;
     struct kvs_error err = {0};
     char path[CLI_PATH_MAX];
-    struct mdl_file f = {0};
-    struct mdl_gguf *g = NULL;
+    struct mdl_model m = {0};
     struct mdl_card card;
     kvs_status s = cli_model_resolve(rest < argc ? argv[rest] : "", path, sizeof path, &err);
     if (s == KVS_OK)
-        s = mdl_file_open(path, &f, &err);
-    if (s == KVS_OK)
-        s = mdl_gguf_parse(f.bytes, f.size, false, &g, &err);
+        s = mdl_model_open(path, &m, &err);
     if (s == KVS_OK && c.all)
-        print_keys(g);
+        print_keys(m.gguf);
     if (s == KVS_OK)
-        s = mdl_card_read(g, &card, &err);
+        s = mdl_card_read(m.gguf, &card, &err);
     s = cli_model_fault(s, path, &err);
     if (s == KVS_OK)
-        print_card(g, &card, &f);
-    mdl_gguf_destroy(g);
-    mdl_file_close(&f);
+        print_card(&m, &card);
+    mdl_model_close(&m);
     return s == KVS_OK ? 0 : cli_failed(&err);
 }
 

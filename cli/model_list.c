@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cli/http_client.h"
 #include "cli/model_table.h"
+#include "model/parts.h"
 
 #include <dirent.h>
 #include <jansson.h>
@@ -42,6 +43,31 @@ static bool is_known(const char *file)
     return false;
 }
 
+/* A split model is one line: its first part's, with the size of all that are there. */
+static void print_other(char *path, uint64_t bytes)
+{
+    uint32_t no, count, missing = 0;
+    char note[48] = "";
+    if (mdl_part_name(path, &no, &count, NULL) && count <= MDL_PARTS_MAX) {
+        bytes = 0;
+        for (uint32_t p = 1; p <= count; p++) {
+            struct stat st;
+            mdl_part_rename(path, p);
+            bool here = stat(path, &st) == 0;
+            if (here && p < no)
+                return; /* said there */
+            bytes += here ? (uint64_t)st.st_size : 0;
+            missing = here || missing ? missing : p;
+        }
+        mdl_part_rename(path, 1);
+        if (missing)
+            (void)kvs_format(note, sizeof note, "  (part %u of %u is missing)", missing, count);
+        else
+            (void)kvs_format(note, sizeof note, "  (%u parts)", count);
+    }
+    printf("%-24s %8.1f MB  %s%s\n", "-", (double)bytes / 1e6, path, note);
+}
+
 static kvs_status print_others(struct kvs_error *err)
 {
     char dir[CLI_PATH_MAX], folder[CLI_PATH_MAX + 16], path[2 * CLI_PATH_MAX];
@@ -55,7 +81,7 @@ static kvs_status print_others(struct kvs_error *err)
         size_t n = strlen(e->d_name);
         (void)kvs_format(path, sizeof path, "%s/%s", folder, e->d_name);
         if (n > 5 && !strcmp(e->d_name + n - 5, ".gguf") && !is_known(e->d_name) && stat(path, &st) == 0)
-            printf("%-24s %8.1f MB  %s\n", "-", (double)st.st_size / 1e6, path);
+            print_other(path, (uint64_t)st.st_size);
     }
     if (d)
         closedir(d);

@@ -1,13 +1,13 @@
 /* model_table.c - the table of model_table.h and the rules of where files are kept.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cli/model_table.h"
+#include "model/parts.h"
 
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/stat.h>
 
 #define GEMMA_PART(package, part)                                                             \
@@ -130,7 +130,9 @@ kvs_status cli_model_fault(kvs_status s, const char *path, struct kvs_error *err
 {
     const char *base = strrchr(path, '/');
     base = base ? base + 1 : path; /* whole paths would push the cause out of the error's line */
-    if (s != KVS_SELF_MODEL || !err || strstr(err->text, base))
+    char stem[CLI_PATH_MAX]; /* what is said of another part names that one, which begins alike */
+    (void)kvs_format(stem, sizeof stem, "%.*s", (int)(mdl_part_name(base, NULL, NULL, NULL) ? mdl_stem(base) : strlen(base)), base);
+    if (s != KVS_SELF_MODEL || !err || strstr(err->text, stem))
         return s;
     struct kvs_error cause = *err;
     return kvs_fail(err, s, "model file '%.60s': %s", base, cause.text);
@@ -147,10 +149,7 @@ void cli_model_default_name(const char *path, char *out, size_t cap)
             return;
         }
     }
-    (void)kvs_format(out, cap, "%s", base);
-    size_t n = strlen(out);
-    if (n > 5 && !strcasecmp(out + n - 5, ".gguf"))
-        out[n - 5] = '\0';
+    (void)kvs_format(out, cap, "%.*s", (int)mdl_stem(base), base);
     for (char *c = out; *c; c++)
         *c = (char)tolower((unsigned char)*c);
 }

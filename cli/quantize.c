@@ -9,6 +9,7 @@
 #include "cli/quantize_mix.h"
 #include "engine/ops/f16.h"
 #include "engine/quantize.h"
+#include "model/model.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -21,7 +22,7 @@
 
 struct job {
     const struct mdl_gguf *g;
-    const struct mdl_file *in;
+    const struct mdl_model *in;
     const struct cli_quant_target *to;
     uint64_t alignment;
     FILE *out;
@@ -75,7 +76,7 @@ static kvs_status put_keys(const struct job *j, struct kvs_buf *b)
         const char *key;
         uint32_t value;
     } set[] = {{"general.file_type", j->to->file_type}, {"general.quantization_version", 2}};
-    const uint8_t *begin = j->in->bytes + 24;
+    const uint8_t *begin = j->in->header + 24;
     const char *first_name = mdl_gguf_tensor_at(j->g, 0)->name.data;
     struct kvs_buf keys;
     struct mdl_str key;
@@ -111,7 +112,7 @@ static kvs_status put_keys(const struct job *j, struct kvs_buf *b)
 static kvs_status put_header(struct job *j, struct kvs_buf *b)
 {
     uint64_t n = mdl_gguf_tensor_count(j->g), offset = 0;
-    kvs_status s = kvs_buf_append(b, j->in->bytes, 8); /* magic and version */
+    kvs_status s = kvs_buf_append(b, j->in->header, 8); /* magic and version */
     s = s == KVS_OK ? put_u64(b, n) : s;
     s = s == KVS_OK ? put_keys(j, b) : s;
     for (uint64_t i = 0; i < n && s == KVS_OK; i++) {
@@ -218,7 +219,7 @@ static kvs_status write_all(struct job *j, struct kvs_error *err)
     if (s == KVS_OK)
         s = put_tensors(j, err);
     if (s == KVS_OK)
-        s = mdl_file_check(j->in, err);
+        s = mdl_model_check(j->in, err);
     if (s == KVS_OK && (fflush(j->out) != 0 || fsync(fileno(j->out)) != 0))
         s = kvs_fail(err, KVS_SELF_IO, "the new file cannot be written: %s", strerror(errno));
     return s;
@@ -245,32 +246,28 @@ static kvs_status write_file(struct job *j, const char *path, struct kvs_error *
 static kvs_status quantize(const char *in, const char *out, const char *type, struct kvs_error *err)
 {
     struct job j = {.to = cli_quant_target(type), .alignment = 32};
-    struct mdl_file f = {0};
-    struct mdl_gguf *g = NULL;
+    struct mdl_model m = {0};
     if (!j.to)
         return kvs_fail(err, KVS_SELF_CONFIG, "type '%.20s' is not one of " CLI_QUANT_NAMES, type);
     if (strlen(out) >= CLI_PATH_MAX)
         return kvs_fail(err, KVS_SELF_CONFIG, "the name of the new file is too long");
-    kvs_status s = mdl_file_open(in, &f, err);
-    if (s == KVS_OK)
-        s = cli_model_fault(mdl_gguf_parse(f.bytes, f.size, false, &g, err), in, err);
+    kvs_status s = cli_model_fault(mdl_model_open(in, &m, err), in, err);
     if (s == KVS_OK) {
-        j.g = g;
-        j.in = &f;
-        (void)mdl_gguf_u64(g, "general.alignment", &j.alignment);
+        j.g = m.gguf;
+        j.in = &m;
+        (void)mdl_gguf_u64(m.gguf, "general.alignment", &j.alignment);
         s = check_types(&j, err);
     }
     if (s == KVS_OK)
         s = write_file(&j, out, err);
     if (s == KVS_OK)
         printf("%s: %llu tensors to %s, %llu kept, %.1f MB -> %.1f MB\n", out, (unsigned long long)j.changed,
-               j.to->name, (unsigned long long)j.kept, (double)f.size / 1e6, (double)j.bytes / 1e6);
+               j.to->name, (unsigned long long)j.kept, (double)m.bytes / 1e6, (double)j.bytes / 1e6);
     if (s == KVS_OK && j.fell_back > 0)
         printf("%llu of them have rows that are no multiple of 256 and got a type of 32-blocks (%s)\n",
                (unsigned long long)j.fell_back,
                "iq4_nl for q2_k, q3_k, iq4_xs; q5_0 for q4_k; q5_1 for q5_k; q8_0 for q6_k");
-    mdl_gguf_destroy(g);
-    mdl_file_close(&f);
+    mdl_model_close(&m);
     return s;
 }
 
@@ -278,7 +275,7 @@ int cli_quantize(int argc, char **argv)
 {
     static const struct cli_usage usage = {
         .text = "usage: kvasir quantize IN OUT TYPE\n"
-                "IN is a GGUF file with F32, F16 or BF16 weights; TYPE is\n" CLI_QUANT_NAMES ".",
+                "IN is a GGUF file (or the first part of a split one) with F32, F16 or BF16 weights; TYPE is\n" CLI_QUANT_NAMES ".",
         .positionals_max = 3,
     };
     static const struct kvs_config_row none[1];

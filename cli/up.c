@@ -46,15 +46,12 @@ struct up {
 /* The header is read as a worker will read it, so that a broken file is said here, once, and not by each daemon. */
 static kvs_status check_model(struct up *u, struct kvs_error *err)
 {
-    struct mdl_file f = {0};
-    struct mdl_gguf *g = NULL;
+    struct mdl_model m = {0};
     struct mdl_card card;
     struct kvc_layout layout;
-    kvs_status s = mdl_file_open(u->model, &f, err);
+    kvs_status s = mdl_model_open(u->model, &m, err);
     if (s == KVS_OK)
-        s = mdl_gguf_parse(f.bytes, f.size, false, &g, err);
-    if (s == KVS_OK)
-        s = mdl_card_read(g, &card, err);
+        s = mdl_card_read(m.gguf, &card, err);
     if (s == KVS_OK)
         s = eng_kv_layout(&card, (kvc_type)u->config.kv_type, u->config.block_tokens, u->config.group_layers, &layout,
                           err);
@@ -62,9 +59,22 @@ static kvs_status check_model(struct up *u, struct kvs_error *err)
     if (s == KVS_OK && u->config.context > card.context_length)
         fprintf(stderr, "kvasir: warning: --context %u is more than the %u that this model was made for\n",
                 u->config.context, card.context_length);
-    mdl_gguf_destroy(g);
-    mdl_file_close(&f);
+    mdl_model_close(&m);
     return s;
+}
+
+/* A daemon's working directory is nobody's business. The file's own name stays, be it a link: the parts of a model are found by it. */
+static kvs_status resolve_folder(const char *path, char *out, size_t cap, struct kvs_error *err)
+{
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    char folder[CLI_PATH_MAX];
+    (void)kvs_format(folder, sizeof folder, "%.*s", slash ? (int)(base - path) : 1, slash ? path : ".");
+    char *real = realpath(folder, NULL);
+    bool fits = real && strlen(real) + 1 + strlen(base) < cap;
+    if (fits)
+        (void)kvs_format(out, cap, "%s/%s", real, base);
+    free(real);
+    return fits ? KVS_OK : kvs_fail(err, KVS_SELF_CONFIG, "the model's path cannot be resolved or is too long");
 }
 
 static kvs_status find_model(struct up *u, struct kvs_error *err)
@@ -78,13 +88,9 @@ static kvs_status find_model(struct up *u, struct kvs_error *err)
         s = cli_model_resolve(u->config.model, path, sizeof path, err);
     if (s != KVS_OK)
         return s;
-    char *real = realpath(path, NULL); /* a daemon's working directory is nobody's business */
-    if (!real || strlen(real) >= sizeof u->model) {
-        free(real);
-        return kvs_fail(err, KVS_SELF_CONFIG, "the model's path cannot be resolved or is too long");
-    }
-    (void)kvs_format(u->model, sizeof u->model, "%s", real);
-    free(real);
+    s = resolve_folder(path, u->model, sizeof u->model, err);
+    if (s != KVS_OK)
+        return s;
     if (u->config.model_name[0])
         (void)kvs_format(u->model_name, sizeof u->model_name, "%s", u->config.model_name);
     else

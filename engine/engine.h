@@ -21,7 +21,7 @@ struct eng_ctx;
 struct eng_load_options {
     const char *isa_name;
     uint32_t context;
-    const uint8_t *file_bytes; /* the whole mapped file: header + tensors */
+    const uint8_t *file_bytes; /* the file as far as its header goes, for the fingerprint */
     size_t file_size;
     /* Told, in file order, of bytes of the file that will not be read again, so that their mapping need not stay resident; or NULL. */
     void (*file_done)(void *user, const uint8_t *bytes, size_t count);

@@ -20,7 +20,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FILES_MAX 16u
+#define FILES_MAX MDL_FILES_MAX
 
 static struct {
     atomic_uintptr_t begin, end; /* begin 0: free; set last, cleared first */

@@ -10,7 +10,7 @@
  * are sorted once: duplicates are then neighbours, whatever names an attacker picks, and look-ups are binary searches.
  * Strings are borrowed from the bytes; only tables of offsets are allocated.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "model/gguf.h"
+#include "model/gguf_int.h"
 #include "base/checked.h"
 
 #include <inttypes.h>
@@ -19,12 +19,13 @@
 
 #define GGUF_MAGIC 0x46554747u
 #define GGUF_KEYS_MAX 16384u
-#define GGUF_TENSORS_MAX 65536u
+#define GGUF_TENSORS_MAX MDL_TENSORS_MAX
 #define GGUF_NAME_MAX 256u  /* tensor names; the format says 64, some converters write more */
 #define GGUF_KEY_MAX 65535u /* the format's own bound */
 #define GGUF_DEPTH_MAX 4u   /* arrays of arrays */
 #define GGUF_ALIGNMENT_MAX (1u << 20)
-#define QUOTE_CAP 72u
+#define QUOTE_CAP MDL_QUOTE_CAP
+#define quote mdl_quote
 
 enum gguf_kind {
     KIND_U8,
@@ -44,25 +45,6 @@ enum gguf_kind {
 };
 
 static const uint8_t kind_bytes[KIND_COUNT] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
-
-struct gguf_key {
-    struct mdl_str name;
-    uint32_t kind, element; /* element: of an array */
-    const uint8_t *value;   /* scalar, string length, or the array's first element */
-    uint64_t count;         /* of an array */
-    uint64_t *strings;      /* owned; offsets from value of each string of a string array */
-};
-
-struct mdl_gguf {
-    uint32_t version;
-    uint64_t header_bytes;
-    struct gguf_key *keys;
-    uint32_t *keys_by_name; /* indices into keys, sorted */
-    uint64_t key_count;
-    struct mdl_tensor *tensors;
-    uint32_t *tensors_by_name;
-    uint64_t tensor_count;
-};
 
 struct cursor {
     const uint8_t *at;
@@ -105,7 +87,7 @@ const char *mdl_type_name(mdl_type type)
 }
 
 /* A name from the file as it may stand in an error text: printable ASCII, cut short. */
-static const char *quote(struct mdl_str s, char out[QUOTE_CAP])
+const char *mdl_quote(struct mdl_str s, char out[MDL_QUOTE_CAP])
 {
     size_t n = s.len < QUOTE_CAP - 4 ? s.len : QUOTE_CAP - 4;
     for (size_t i = 0; i < n; i++)
@@ -271,6 +253,7 @@ static kvs_status read_keys(struct mdl_gguf *g, struct cursor *c, struct kvs_err
         if (s != KVS_OK)
             return s;
     }
+    g->keys_end = c->at;
     return KVS_OK;
 }
 
@@ -342,9 +325,8 @@ static kvs_status index_keys(struct mdl_gguf *g, struct kvs_error *err)
     return KVS_OK;
 }
 
-static const struct gguf_key *find_key(const struct mdl_gguf *g, const char *name)
+const struct gguf_key *mdl_gguf_key(const struct mdl_gguf *g, struct mdl_str want)
 {
-    struct mdl_str want = {name, strlen(name)};
     uint64_t lo = 0, hi = g->key_count;
     while (lo < hi) {
         uint64_t mid = lo + (hi - lo) / 2;
@@ -358,6 +340,11 @@ static const struct gguf_key *find_key(const struct mdl_gguf *g, const char *nam
             hi = mid;
     }
     return NULL;
+}
+
+static const struct gguf_key *find_key(const struct mdl_gguf *g, const char *name)
+{
+    return mdl_gguf_key(g, (struct mdl_str){name, strlen(name)});
 }
 
 static kvs_status read_alignment(const struct mdl_gguf *g, uint64_t *out, struct kvs_error *err)
@@ -521,18 +508,8 @@ static kvs_status read_counts(struct mdl_gguf *g, struct cursor *c, struct kvs_e
     return KVS_OK;
 }
 
-static kvs_status refuse_split(const struct mdl_gguf *g, struct kvs_error *err)
-{
-    uint64_t parts;
-    if (mdl_gguf_u64(g, "split.count", &parts) && parts > 1)
-        return kvs_fail(
-            err, KVS_SELF_MODEL,
-            "split.count is %" PRIu64 ": models split into several files are not supported, merge them first", parts);
-    return KVS_OK;
-}
-
-kvs_status mdl_gguf_parse(const uint8_t *bytes, size_t size, bool header_only, struct mdl_gguf **out,
-                          struct kvs_error *err)
+kvs_status mdl_gguf_read(const uint8_t *bytes, size_t size, bool header_only, struct mdl_gguf **out,
+                         struct kvs_error *err)
 {
     struct cursor c = {bytes, size};
     uint64_t alignment = 0;
@@ -544,8 +521,6 @@ kvs_status mdl_gguf_parse(const uint8_t *bytes, size_t size, bool header_only, s
         s = read_keys(g, &c, err);
     if (s == KVS_OK)
         s = index_keys(g, err);
-    if (s == KVS_OK)
-        s = refuse_split(g, err);
     if (s == KVS_OK)
         s = read_alignment(g, &alignment, err);
     if (s == KVS_OK)
@@ -560,6 +535,26 @@ kvs_status mdl_gguf_parse(const uint8_t *bytes, size_t size, bool header_only, s
     }
     *out = g;
     return KVS_OK;
+}
+
+kvs_status mdl_gguf_parse(const uint8_t *bytes, size_t size, bool header_only, struct mdl_gguf **out,
+                          struct kvs_error *err)
+{
+    uint32_t parts;
+    struct mdl_gguf *g;
+    kvs_status s = mdl_gguf_read(bytes, size, header_only, &g, err);
+    if (s == KVS_OK)
+        s = mdl_parts_count(g, &parts, err);
+    else
+        return s;
+    if (s == KVS_OK && parts > 1)
+        s = kvs_fail(err, KVS_SELF_MODEL, "split.count is %" PRIu32 ": this is a part of a model, all parts are needed",
+                     parts);
+    if (s != KVS_OK)
+        mdl_gguf_destroy(g);
+    else
+        *out = g;
+    return s;
 }
 
 void mdl_gguf_destroy(struct mdl_gguf *g)
@@ -762,7 +757,11 @@ const struct mdl_tensor *mdl_gguf_tensor_at(const struct mdl_gguf *g, uint64_t i
 
 const struct mdl_tensor *mdl_gguf_tensor(const struct mdl_gguf *g, const char *name)
 {
-    struct mdl_str want = {name, strlen(name)};
+    return mdl_gguf_find_tensor(g, (struct mdl_str){name, strlen(name)});
+}
+
+const struct mdl_tensor *mdl_gguf_find_tensor(const struct mdl_gguf *g, struct mdl_str want)
+{
     uint64_t lo = 0, hi = g->tensor_count;
     while (lo < hi) {
         uint64_t mid = lo + (hi - lo) / 2;

@@ -35,7 +35,7 @@ struct mdl_tensor {
 
 struct mdl_gguf;
 
-/* Split files (split.count > 1) are refused. header_only: the bytes end at (or after) the end of the header; tensor data may be absent (a router has no model file). */
+/* A part of a split model (split.count > 1) is refused: model/model.h makes one of all parts. header_only: the bytes end at (or after) the end of the header; tensor data may be absent (a router has no model file). */
 KVS_MUST_CHECK kvs_status mdl_gguf_parse(const uint8_t *bytes, size_t size, bool header_only, struct mdl_gguf **out, struct kvs_error *err);
 void mdl_gguf_destroy(struct mdl_gguf *g);
 uint64_t mdl_gguf_header_bytes(const struct mdl_gguf *g); /* bytes before tensor data, alignment padding included */
@@ -63,10 +63,11 @@ uint64_t mdl_gguf_tensor_count(const struct mdl_gguf *g);
 const struct mdl_tensor *mdl_gguf_tensor_at(const struct mdl_gguf *g, uint64_t index);
 const struct mdl_tensor *mdl_gguf_tensor(const struct mdl_gguf *g, const char *name); /* NULL when absent */
 
+#define MDL_FILES_MAX 272u
 /* A file on disk, mapped read-only. The mapping lives until mdl_file_close. Anything but a regular file is refused.
  * A mapped file that somebody cuts short would end the process with SIGBUS at the next read. Here it does not: the pages that
  * are gone read as zeros from then on, on every thread, and mdl_file_check says so. Whoever reads through the mapping (parse,
- * weights, fingerprint) calls it afterwards and throws the result away when it fails. At most 16 files are open at a time.
+ * weights, fingerprint) calls it afterwards and throws the result away when it fails. At most MDL_FILES_MAX are open at a time.
  * Any thread may read; open, check and close are the owner's. */
 struct mdl_file {
     const uint8_t *bytes;

@@ -3,6 +3,7 @@
  * generated model is damaged.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "model/card.h"
+#include "model/parts.h"
 #include "model/template.h"
 #include "model/tokenizer.h"
 #include "tests/fuzz/replay.h"
@@ -23,6 +24,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct kvs_error err;
     if (mdl_gguf_parse(data, size, false, &g, &err) == KVS_OK) /* with its tensors: fewer pass, the rest is the same */
         mdl_gguf_destroy(g);
+    for (uint32_t n = 1; n <= 2; n++) { /* as the only part, and as both of two */
+        const struct mdl_part parts[2] = {{data, size, "1"}, {data, size, "2"}};
+        uint8_t *header;
+        if (mdl_parts_join(parts, n, &header, &g, &err) == KVS_OK) {
+            mdl_gguf_destroy(g);
+            free(header);
+        }
+    }
     if (mdl_gguf_parse(data, size, true, &g, &err) != KVS_OK)
         return 0;
     if (mdl_card_read(g, &card, &err) == KVS_OK && card.kv_heads == 0)

@@ -3,6 +3,7 @@
 #include "worker/edge/config.h"
 
 #include "kvcache/layout.h"
+#include "model/parts.h"
 #include "sys/thread.h"
 #include "worker/core/memory_rows.h"
 #include <ctype.h>
@@ -44,14 +45,12 @@ static void default_name(msg_role role, char *out, size_t cap)
     kvs_format(out, cap, "%s-%s-%ld", msg_role_name(role), host, (long)getpid());
 }
 
-/* "/models/Some.Model-Q4.gguf" -> "some.model-q4" */
+/* "/models/Some.Model-Q4.gguf" -> "some.model-q4"; of a split model, too: "/models/Some.Model-Q4-00001-of-00003.gguf" */
 static void default_model_name(const char *file, char *out, size_t cap)
 {
     const char *base = strrchr(file, '/');
     base = base != NULL ? base + 1 : file;
-    size_t n = strlen(base);
-    if (n > 5 && strcmp(base + n - 5, ".gguf") == 0)
-        n -= 5;
+    size_t n = mdl_stem(base);
     if (n >= cap)
         n = cap - 1;
     for (size_t i = 0; i < n; i++)

@@ -1,8 +1,8 @@
-/* load.c - see load.h. The file is mapped only while weights are packed; afterwards the daemon does not depend on it.
+/* load.c - see load.h. The file, or each of a split model, is mapped only while weights are packed; afterwards the daemon does not depend on it.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "worker/edge/load.h"
 
-#include "model/gguf.h"
+#include "model/model.h"
 #include "sys/log.h"
 #include "worker/core/sizes.h"
 #include <stdlib.h>
@@ -58,13 +58,13 @@ static void fill_member(const struct wrk_config *c, msg_role role, const struct 
 
 static void file_done(void *user, const uint8_t *bytes, size_t count)
 {
-    mdl_file_done(user, bytes, count);
+    mdl_model_done(user, bytes, count);
 }
 
-static kvs_status load_from(const struct wrk_config *c, msg_role role, struct mdl_file *file, const struct mdl_gguf *g, struct wrk_loaded *l,
-                            struct kvs_error *err)
+static kvs_status load_from(const struct wrk_config *c, msg_role role, struct mdl_model *file, struct wrk_loaded *l, struct kvs_error *err)
 {
     struct mdl_fingerprint fp;
+    const struct mdl_gguf *g = file->gguf;
     kvs_status st = mdl_card_read(g, &l->card, err);
     if (st != KVS_OK)
         return st;
@@ -83,33 +83,28 @@ static kvs_status load_from(const struct wrk_config *c, msg_role role, struct md
     if (st != KVS_OK)
         return st;
     struct eng_load_options o = {
-        .context = l->context, .file_bytes = file->bytes, .file_size = file->size, .file_done = file_done, .user = file};
+        .context = l->context, .file_bytes = file->header, .file_size = file->header_bytes, .file_done = file_done, .user = file};
     st = eng_model_load(g, &l->card, &o, &l->model, &fp, err);
     if (st != KVS_OK)
         return st;
-    l->header = malloc(l->header_bytes);
+    l->header = mdl_model_take_header(file);
     if (l->header == NULL)
         return kvs_fail(err, KVS_SELF_NOMEM, "out of memory for the model's header");
-    memcpy(l->header, file->bytes, l->header_bytes);
     fill_member(c, role, &fp, l);
     return KVS_OK;
 }
 
 kvs_status wrk_load(const struct wrk_config *c, msg_role role, struct wrk_loaded *out, struct kvs_error *err)
 {
-    struct mdl_file file;
-    struct mdl_gguf *g = NULL;
+    struct mdl_model file;
     memset(out, 0, sizeof *out);
-    kvs_status st = mdl_file_open(c->model, &file, err);
+    kvs_status st = mdl_model_open(c->model, &file, err);
     if (st != KVS_OK)
         return st;
-    st = mdl_gguf_parse(file.bytes, file.size, false, &g, err);
+    st = load_from(c, role, &file, out, err);
     if (st == KVS_OK)
-        st = load_from(c, role, &file, g, out, err);
-    if (st == KVS_OK)
-        st = mdl_file_check(&file, err);
-    mdl_gguf_destroy(g);
-    mdl_file_close(&file);
+        st = mdl_model_check(&file, err);
+    mdl_model_close(&file);
     if (st != KVS_OK)
         wrk_unload(out);
     return st;

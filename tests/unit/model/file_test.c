@@ -159,15 +159,15 @@ static void test_other_sigbus_is_not_swallowed(void **state)
 static void test_bounded_number_of_open_files(void **state)
 {
     (void)state;
-    struct mdl_file f[17];
+    static struct mdl_file f[MDL_FILES_MAX + 1];
     struct kvs_error err = {0};
     write_file(path_of("x"), "abc", 3);
-    for (int i = 0; i < 16; i++)
+    for (unsigned i = 0; i < MDL_FILES_MAX; i++)
         assert_int_equal(mdl_file_open(path_of("x"), &f[i], &err), KVS_OK);
-    assert_int_equal(mdl_file_open(path_of("x"), &f[16], &err), KVS_BUSY_FULL);
+    assert_int_equal(mdl_file_open(path_of("x"), &f[MDL_FILES_MAX], &err), KVS_BUSY_FULL);
     mdl_file_close(&f[3]);
     assert_int_equal(mdl_file_open(path_of("x"), &f[3], &err), KVS_OK);
-    for (int i = 0; i < 16; i++)
+    for (unsigned i = 0; i < MDL_FILES_MAX; i++)
         mdl_file_close(&f[i]);
     mdl_file_close(&f[0]);
 }

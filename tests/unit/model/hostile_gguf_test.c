@@ -333,7 +333,16 @@ static void test_keys_that_lie(void **state)
     refused(w, "'list': count 9223372036854775807");
     w = tst_gguf_create(3, 0);
     tst_gguf_u32(w, "split.count", 3);
-    refused(w, "split.count is 3");
+    refused(w, "split.count is 3: this is a part of a model, all parts are needed");
+    w = tst_gguf_create(3, 0);
+    tst_gguf_u64(w, "split.count", UINT64_MAX);
+    refused(w, "split.count is 18446744073709551615: more than 256 parts");
+    w = tst_gguf_create(3, 0);
+    tst_gguf_raw(w, "split.count", 5, "\xff\xff\xff\xff", 4);
+    refused(w, "'split.count' is no count (its kind is i32)");
+    w = tst_gguf_create(3, 0);
+    tst_gguf_str(w, "split.count", "3");
+    refused(w, "'split.count' is no count (its kind is string)");
     w = tst_gguf_create(3, 0);
     tst_gguf_u32(w, "bad\xff\n\x1b[31mname", 1);
     tst_gguf_u32(w, "bad\xff\n\x1b[31mname", 1);

@@ -7,9 +7,10 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include "model/parts.h"
 #include "model/template.h"
 #include "model/tokenizer.h"
-#include "tests/support/gguf_writer.h"
+#include "tests/support/gguf_parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -199,9 +200,47 @@ static void test_template(void **state)
     free(bytes);
 }
 
+/* Joining three parts; the header and the model are there or nothing is. */
+static void test_parts(void **state)
+{
+    (void)state;
+    struct mdl_part part[3];
+    uint8_t *made[3];
+    struct mdl_gguf *whole, *g;
+    struct kvs_error err = {0};
+    size_t size;
+    long n = 0;
+    uint8_t *bytes = tst_llama_make(&(struct tst_llama_options){.layers = 1}, &size), *header;
+    assert_int_equal(mdl_gguf_parse(bytes, size, false, &whole, &err), KVS_OK);
+    for (uint16_t i = 0; i < 3; i++) {
+        const struct tst_part p = tst_part_of(whole, i, 3, false);
+        made[i] = tst_part_make(whole, &p, &part[i].size);
+        part[i] = (struct mdl_part){.bytes = made[i], .size = part[i].size, .name = "x"};
+    }
+    for (bool reached = true; reached; n++) {
+        header = NULL;
+        g = NULL;
+        countdown = n;
+        kvs_status s = mdl_parts_join(part, 3, &header, &g, &err);
+        reached = countdown < 0;
+        countdown = -1;
+        assert_int_equal(s, reached ? KVS_SELF_NOMEM : KVS_OK);
+        assert_true(s == KVS_OK ? g != NULL && header != NULL : g == NULL && header == NULL && err.code == s);
+        mdl_gguf_destroy(g);
+        free(header);
+    }
+    print_message("%ld allocations\n", n - 1);
+    assert_true(n > 20);
+    for (int i = 0; i < 3; i++)
+        free(made[i]);
+    mdl_gguf_destroy(whole);
+    free(bytes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_parts),
         cmocka_unit_test(test_spm),
         cmocka_unit_test(test_bpe),
         cmocka_unit_test(test_template),
