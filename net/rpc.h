@@ -81,6 +81,8 @@ void net_rpc_nack(struct net_rpc *r, net_conn conn, uint32_t stream, const void 
 KVS_MUST_CHECK kvs_status net_rpc_item(struct net_rpc *r, net_conn conn, uint32_t stream, const void *payload,
                                        size_t n);
 void net_rpc_end(struct net_rpc *r, net_conn conn, uint32_t stream, const struct msg_end *end);
+/* Callee. Bytes of ITEMs that the caller has confirmed by CREDIT so far; 0: none, or no such call. */
+uint64_t net_rpc_credited(struct net_rpc *r, net_conn conn, uint32_t stream);
 /* Caller of Tokens: hold and go on with one sequence (msg_pause). */
 KVS_MUST_CHECK kvs_status net_rpc_pause(struct net_rpc *r, net_conn conn, uint32_t stream, const void *payload,
                                         size_t n, bool resume);

@@ -39,6 +39,7 @@ struct call {
     msg_method method;
     int64_t credit;          /* callee: bytes that may still be sent; may go below 0 by one ITEM */
     uint32_t taken;          /* caller: bytes taken since the last CREDIT */
+    uint64_t credited_bytes; /* callee: of all CREDIT that came */
     struct kvs_timer *timer; /* caller: deadline */
     struct conn *conn;
     struct call *next; /* in its bucket */

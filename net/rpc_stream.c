@@ -372,8 +372,16 @@ static void got_call(struct conn *c, const struct msg_frame *f)
     kvs_arena_fini(&arena);
 }
 
+uint64_t net_rpc_credited(struct net_rpc *r, net_conn conn, uint32_t stream)
+{
+    struct conn *c = conn_find(r, conn);
+    const struct call *k = c != NULL ? call_find(c, stream) : NULL;
+    return k != NULL && !k->ours ? k->credited_bytes : 0;
+}
+
 static void got_credit(struct conn *c, struct call *k, const struct msg_frame *f)
 {
+    k->credited_bytes += kvs_load_u32(f->payload);
     k->credit += kvs_load_u32(f->payload);
     if (k->credit > 4 * (int64_t)RPC_CREDIT_BYTES) {
         k->credit = 4 * (int64_t)RPC_CREDIT_BYTES; /* whoever gives more than it ever took is not believed */

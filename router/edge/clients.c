@@ -1,6 +1,7 @@
 /* clients.c - clients on control streams: Generate and Abort of the same requests that HTTP carries, without its shapes. A client's Generate
  * gives tokens or text and a model's name; it gets chunks (text and ids, finish at a choice's end) and END with the request's status.
- * Chunks are credited: without credit they gather in the answer, and a client that lets much gather pauses its sequences.
+ * Chunks are credited: without credit they gather in the answer, and a client that lets much gather pauses its sequences. One that takes none
+ * for long while some wait is cut, as one that does not read its HTTP stream is (core/stall.h).
  * The prompt is tokenized on the loop: a frame is at most 1 MiB.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "router/edge/dispatch_impl.h"
@@ -233,18 +234,33 @@ void rtr_client_flush(struct rtr_dispatch *d, struct rtr_job *j)
     for (uint32_t i = 0; i < j->answer->choice_count; i++)
         while (s == KVS_OK && has_more(&j->answer->choice[i]))
             s = send_chunk(d, j, i);
+    j->blocked = s == KVS_BUSY_QUEUE;
     if (!j->ended) {
         rtr_job_pause(d, j, s != KVS_OK && gathered(j) > GATHERED_MAX);
         return;
     }
-    bool waits = s == KVS_BUSY_QUEUE && kvs_now_us() - j->end_us < RTR_LINGER_US;
-    if (waits)
+    if (j->blocked && !j->cut)
         return;
-    if (j->conn && s != KVS_OK)
+    if (j->conn && j->end_status == KVS_OK && s != KVS_OK)
         end_call(d, j->conn, j->stream, s, "the client took no more chunks");
     else if (j->conn)
         end_call(d, j->conn, j->stream, j->end_status, j->fault.text);
     rtr_job_remove(d, j);
+}
+
+/* What is left of an ended request has the time of another one, however slowly it is taken: its place in the table is bounded, too. */
+void rtr_client_look(struct rtr_dispatch *d, struct rtr_job *j, uint64_t now_us)
+{
+    uint64_t taken = net_rpc_credited(d->rpc, j->conn, j->stream);
+    bool stalled = rtr_stall_look(&j->stall, taken, j->blocked, d->client_stall_us, now_us);
+    bool late = j->ended && now_us > j->end_us && now_us - j->end_us >= d->deadline_us;
+    bool ended = j->ended;
+    if ((stalled || late) && !j->cut) {
+        j->cut = true;
+        rtr_job_cut(d, j, j->id, RTR_CUT_STALLED, gathered(j)); /* one that runs ends in here, and is gone then */
+    }
+    if (ended)
+        rtr_client_flush(d, j);
 }
 
 void rtr_client_writable(struct rtr_dispatch *d, net_conn conn, uint32_t stream)

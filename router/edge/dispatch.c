@@ -248,6 +248,12 @@ static void client_gone(void *user, uint64_t id)
         rtr_feed(d, &(struct rtr_event){.type = RTR_EV_GONE, .id = id});
 }
 
+static void client_cut(void *user, uint64_t id, rtr_cut why, uint32_t waiting_bytes)
+{
+    struct rtr_dispatch *d = user;
+    rtr_job_cut(d, rtr_job_of(d, id), id, why, waiting_bytes);
+}
+
 /* ---- from other threads ---- */
 
 struct note {
@@ -439,6 +445,9 @@ static void make_metrics(struct rtr_dispatch *d)
     d->m.resumed = kvs_counter(m, "kvasir_resumed_total", "", "Answers under way that went on at another worker, their own being lost.");
     d->m.moved = kvs_counter(m, "kvasir_moved_total", "", "Requests that went on at another worker, their own being about to drain.");
     rtr_cache_metrics(d, m);
+    for (int i = 0; i < 2; i++)
+        d->m.cut[i] = kvs_counter(m, "kvasir_router_clients_cut_total", i == RTR_CUT_STALLED ? "reason=\"stalled\"" : "reason=\"vanished\"",
+                                  "Clients that were given up: they took nothing of what waited for them, or their host is gone.");
     d->m.running = kvs_gauge(m, "kvasir_router_requests", "state=\"running\"", "Requests in the router.");
     d->m.waiting = kvs_gauge(m, "kvasir_router_requests", "state=\"waiting\"", "Requests in the router.");
     d->m.workers = kvs_gauge(m, "kvasir_router_workers", "", "Workers connected to the router.");
@@ -491,6 +500,8 @@ kvs_status rtr_dispatch_create(const struct rtr_dispatch_config *c, struct rtr_d
     d->board = c->board;
     d->head_after_us = c->head_after_us ? c->head_after_us : RTR_HEAD_AFTER_US;
     d->comment_every_us = c->comment_every_us ? c->comment_every_us : RTR_COMMENT_EVERY_US;
+    d->deadline_us = c->core.deadline_us ? c->core.deadline_us : 1;
+    d->client_stall_us = c->client_stall_us ? c->client_stall_us : d->deadline_us;
     d->peers_max = c->core.workers_max;
     d->jobs_max = c->core.requests_max + JOBS_SLACK;
     atomic_init(&d->next_id, kvs_random_u64() >> 16 | 1); /* two lives of a router do not share ids; never 0 */
@@ -502,9 +513,10 @@ kvs_status rtr_dispatch_create(const struct rtr_dispatch_config *c, struct rtr_d
     make_metrics(d);
     d->peers = calloc(d->peers_max, sizeof(*d->peers));
     d->jobs = calloc(d->jobs_max, sizeof(*d->jobs));
+    struct rtr_gone_config gone = {.loop = c->loop, .stall_us = d->client_stall_us, .user = d, .on_gone = client_gone, .on_cut = client_cut};
     kvs_status s = rtr_create(&c->core, &d->core, err);
     if (s == KVS_OK && (!d->peers || !d->jobs || kvs_map_create(d->jobs_max, &d->job_by_id) != KVS_OK || rtr_models_create(&d->models) != KVS_OK ||
-                        rtr_gone_create(c->loop, client_gone, d, &d->gone) != KVS_OK ||
+                        rtr_gone_create(&gone, &d->gone) != KVS_OK ||
                         kvs_timer_create(c->loop, on_deadline, d, &d->deadline) != KVS_OK ||
                         kvs_timer_create(c->loop, on_tick, d, &d->tick) != KVS_OK))
         s = kvs_fail(err, KVS_SELF_NOMEM, "out of memory");

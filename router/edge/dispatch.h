@@ -25,6 +25,7 @@ struct rtr_dispatch_config {
     const char *cluster, *advertise, *etcd_user, *etcd_password; /* with etcd */
     const char *auth; /* the cluster's shared key; NULL or "": none */
     struct rtr_board *board; /* metrics and status for other threads */
+    uint64_t client_stall_us;  /* a client that takes nothing for so long while something waits for it is cut; 0: not before its deadline */
     uint64_t head_after_us;    /* a stream without a token gets its head then; 0: 10 s */
     uint64_t comment_every_us; /* and a comment so often while nothing else is sent; 0: 2 s */
 };

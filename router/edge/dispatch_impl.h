@@ -20,7 +20,6 @@
 #define RTR_TICK_US 100000u
 #define RTR_HEAD_AFTER_US 10000000u
 #define RTR_COMMENT_EVERY_US 2000000u
-#define RTR_LINGER_US 10000000u       /* a control client that gives no credit after its request's end */
 
 struct rtr_call { /* an open Generate call */
     uint32_t stream;
@@ -66,8 +65,9 @@ struct rtr_job {
     struct rtr_placed_row row; /* of the current attempt */
     char placement[640];
     /* control clients: */
-    bool blocked, ended;      /* no credit; the request is over and END waits for what is unsent */
-    uint32_t next_chunk;      /* choice that is looked at first */
+    bool blocked;             /* no credit */
+    bool ended, cut;          /* the request is over and END waits for what is unsent; which is given up */
+    struct rtr_stall stall;
     kvs_status end_status;
     uint64_t end_us;
 };
@@ -108,6 +108,7 @@ struct rtr_dispatch {
     size_t deferred_count, deferred_cap;
     bool feeding;
     uint64_t head_after_us, comment_every_us;
+    uint64_t client_stall_us, deadline_us; /* neither is 0 */
     uint64_t index_dropped_seen, cache_gaps_seen;
     uint64_t replaced_seen, resumed_seen, moved_seen; /* of the core's counts: what the metrics have already */
     struct rtr_recent recent;
@@ -118,6 +119,7 @@ struct rtr_dispatch {
     struct {
         struct kvs_counter *outcome[6], *placed[2], *prompt_tokens, *answer_tokens, *replaced, *resumed, *moved;
         struct kvs_counter *index_dropped, *cache_gaps;
+        struct kvs_counter *cut[2]; /* by rtr_cut */
         struct kvs_gauge *index_blocks, *index_bytes;
         struct kvs_gauge *running, *waiting, *workers, *members, *discovery_up; /* the last two with etcd only */
         struct kvs_histogram *ttft, *ttft_predicted, *ttft_off, *itl;
@@ -178,6 +180,8 @@ void rtr_job_finish(struct rtr_dispatch *d, uint64_t id, kvs_status status, cons
 void rtr_job_remove(struct rtr_dispatch *d, struct rtr_job *j);
 void rtr_jobs_tick(struct rtr_dispatch *d, uint64_t now_us);
 void rtr_job_pause(struct rtr_dispatch *d, struct rtr_job *j, bool paused);
+/* Its client is given up: counted, logged, and the request, if it still runs (j not NULL), ends as cancelled with that text. */
+void rtr_job_cut(struct rtr_dispatch *d, struct rtr_job *j, uint64_t id, rtr_cut why, uint64_t waiting_bytes);
 /* Ends an exchange with an error object (nothing was sent yet). */
 void rtr_exchange_fault(struct rtr_exchange *x, const struct rtr_fault *f);
 void rtr_exchange_reply(struct rtr_exchange *x, const char *json); /* 200, whole */
@@ -187,6 +191,7 @@ void rtr_client_call(struct rtr_dispatch *d, net_conn conn, uint32_t stream, con
 void rtr_client_cancel(struct rtr_dispatch *d, net_conn conn, uint32_t stream);
 void rtr_client_down(struct rtr_dispatch *d, net_conn conn);
 void rtr_client_pause(struct rtr_dispatch *d, net_conn conn, uint32_t stream, bool resume);
+void rtr_client_look(struct rtr_dispatch *d, struct rtr_job *j, uint64_t now_us); /* cuts one that takes nothing; j may be gone after it */
 void rtr_client_flush(struct rtr_dispatch *d, struct rtr_job *j); /* sends what can be sent; ends the call when all is sent */
 void rtr_client_writable(struct rtr_dispatch *d, net_conn conn, uint32_t stream);
 

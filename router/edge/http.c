@@ -27,7 +27,7 @@
 enum {
     CONNECTION_MEMORY = 32768, /* bounds the request's head too */
     HEAD_TIMEOUT_S = 20, /* until the handler has seen the head, which is whole when a connection comes from the gate */
-    IDLE_TIMEOUT_S = 120,
+    IDLE_TIMEOUT_S = 120, /* not while a generation is answered: a client that does not take it is core/stall.h's */
     BODY_DROPPED_MAX = 64 << 20,
 };
 
@@ -179,11 +179,19 @@ static enum MHD_Result get_model(struct MHD_Connection *c, struct http_req *q, c
 
 /* ---- generation ---- */
 
+static void set_timeout(struct MHD_Connection *c, const struct http_req *q, unsigned seconds)
+{
+    if (MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, seconds) != MHD_YES)
+        KVS_DEBUG("idle timeout not set", "request=%s", q->request_id);
+}
+
 static void watch_client(struct MHD_Connection *c, struct http_req *q)
 {
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(c, MHD_CONNECTION_INFO_CONNECTION_FD);
     if (info && rtr_gone_add(rtr_dispatch_gone(q->dispatch), info->connect_fd, q->id) == KVS_OK)
         q->fd = info->connect_fd;
+    if (q->fd >= 0)
+        set_timeout(c, q, 0);
 }
 
 static kvs_status prepare(struct http_req *q, struct rtr_submit *s, rtr_kind kind, struct rtr_fault *f)
@@ -437,8 +445,7 @@ static enum MHD_Result first_call(struct rtr_http *h, struct MHD_Connection *c, 
     kvs_buf_init(&q->body, RTR_BODY_MAX);
     *con_cls = q;
     pick_request_id(c, q);
-    if (MHD_set_connection_option(c, MHD_CONNECTION_OPTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S) != MHD_YES)
-        KVS_DEBUG("idle timeout not set", "request=%s", q->request_id);
+    set_timeout(c, q, IDLE_TIMEOUT_S);
     kvs_status s = net_http_strict(c, version, RTR_BODY_MAX, NULL, &e);
     if (s == KVS_OK)
         return MHD_YES;
@@ -473,12 +480,13 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls, en
 {
     struct http_req *q = *con_cls;
     (void)cls;
-    (void)c;
-    (void)why;
     if (!q)
         return;
-    if (q->fd >= 0)
+    if (q->fd >= 0) {
         rtr_gone_remove(rtr_dispatch_gone(q->dispatch), q->fd);
+        if (why == MHD_REQUEST_TERMINATED_COMPLETED_OK) /* until the next head on this connection */
+            set_timeout(c, q, IDLE_TIMEOUT_S);
+    }
     if (q->x) {
         rtr_exchange_completed(q->x);
         if (why != MHD_REQUEST_TERMINATED_COMPLETED_OK)

@@ -226,6 +226,25 @@ static void give_up(struct rtr_dispatch *d, struct rtr_job *j, kvs_status s, con
     rtr_defer(d, &ev);
 }
 
+void rtr_job_cut(struct rtr_dispatch *d, struct rtr_job *j, uint64_t id, rtr_cut why, uint64_t waiting_bytes)
+{
+    static const char *const reason[] = {[RTR_CUT_STALLED] = "stalled", [RTR_CUT_VANISHED] = "vanished"};
+    double seconds = (double)d->client_stall_us * 1e-6;
+    kvs_counter_add(d->m.cut[why], 1);
+    KVS_INFO("client cut", "req=%016" PRIx64 " reason=%s waiting_bytes=%" PRIu64 " stall_s=%.3g running=%d", id, reason[why], waiting_bytes, seconds,
+             j && !j->ended);
+    if (!j || j->ended)
+        return;
+    if (!j->failed) {
+        j->failed = true;
+        if (why == RTR_CUT_STALLED)
+            (void)rtr_fail(&j->fault, KVS_REQ_CANCELLED, NULL, "the client took nothing for %.3g s of what waited for it", seconds);
+        else
+            (void)rtr_fail(&j->fault, KVS_REQ_CANCELLED, NULL, "the client's host is gone");
+    }
+    rtr_feed(d, &(struct rtr_event){.type = RTR_EV_GONE, .id = id});
+}
+
 static void observe(struct rtr_dispatch *d, struct rtr_job *j, uint64_t now_us)
 {
     if (!j->first_us) {
@@ -349,11 +368,12 @@ void rtr_job_finish(struct rtr_dispatch *d, uint64_t id, kvs_status status, cons
 void rtr_jobs_tick(struct rtr_dispatch *d, uint64_t now_us)
 {
     static const char comment[] = ": waiting\n\n";
-    for (uint32_t i = d->job_count; i-- > 0;) { /* backwards: jobs may be removed */
+    for (uint32_t i = d->job_count; i-- > 0;) { /* backwards: jobs may be removed, also others than the one looked at */
+        if (i >= d->job_count)
+            continue;
         struct rtr_job *j = d->jobs[i];
         if (!j->x) {
-            if (j->ended)
-                rtr_client_flush(d, j);
+            rtr_client_look(d, j, now_us);
             continue;
         }
         if (!j->answer->stream)

@@ -7,11 +7,17 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <netinet/in.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
 #include "base/arena.h"
+#include "base/checked.h"
 #include "net/rpc.h"
+#include "proto/frame.h"
 #include "proto/wire.h"
 #include "sys/clock.h"
 #include "tests/unit/router/rig.h"
@@ -339,13 +345,161 @@ static void test_a_client_that_is_lost_frees_the_worker(void **state)
     assert_true(rig_wait(idle, r->script, 5000));
 }
 
+static bool stopped(void *arg)
+{
+    struct rig_script *s = arg;
+    return s->running == 0 && s->aborts > 0;
+}
+
+/* A client by hand that reads and answers heartbeats. */
+struct miser {
+    int fd;
+    struct kvs_buf in, out;
+    struct kvs_arena arena;
+    uint64_t item_bytes;
+    bool gives; /* credit for what it takes */
+    bool ended;
+    struct msg_end end;
+};
+
+static void miser_send(struct miser *m, msg_frame_type type, uint32_t stream, const void *payload, size_t n)
+{
+    kvs_buf_clear(&m->out);
+    assert_int_equal(msg_frame_append(&m->out, type, stream, payload, (uint32_t)n), KVS_OK);
+    assert_int_equal(send(m->fd, m->out.data, m->out.len, MSG_NOSIGNAL), m->out.len);
+}
+
+static void miser_start(struct miser *m, const char *url)
+{
+    struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    struct msg_hello self = {.protocol_min = 1, .protocol_max = 1, .role = MSG_ROLE_CLIENT, .epoch = 5, .id = "a-miser"};
+    struct msg_generate g = {.request = 9, .prompt = "x", .prompt_bytes = 1, .choice = 8, .model = "tiny"};
+    struct msg_call call = {.method = MSG_GENERATE};
+    struct kvs_buf b, body;
+    memset(m, 0, sizeof(*m));
+    kvs_arena_init(&m->arena, 1u << 20);
+    kvs_buf_init(&m->in, 4u << 20);
+    kvs_buf_init(&m->out, 4u << 20);
+    kvs_buf_init(&b, 1u << 20);
+    kvs_buf_init(&body, 1u << 20);
+    a.sin_port = htons((uint16_t)strtoul(strrchr(url, ':') + 1, NULL, 10));
+    m->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_int_equal(connect(m->fd, (struct sockaddr *)&a, sizeof(a)), 0);
+    assert_int_equal(msg_hello_encode(&self, &b), KVS_OK);
+    miser_send(m, MSG_HELLO, 0, b.data, b.len);
+    assert_int_equal(msg_generate_encode(&g, &body), KVS_OK);
+    call.body = body.data;
+    call.body_bytes = body.len;
+    kvs_buf_clear(&b);
+    assert_int_equal(msg_call_encode(&call, &b), KVS_OK);
+    miser_send(m, MSG_CALL, 1, b.data, b.len);
+    kvs_buf_fini(&b);
+    kvs_buf_fini(&body);
+}
+
+static void miser_frame(struct miser *m, const struct msg_frame *f)
+{
+    struct kvs_error e = {0};
+    assert_int_not_equal(f->type, MSG_GOAWAY);
+    if (f->type == MSG_PING)
+        miser_send(m, MSG_PONG, 0, f->payload, f->length);
+    if (f->type == MSG_ITEM && m->gives) {
+        uint8_t bytes[4];
+        kvs_store_u32(bytes, f->length);
+        miser_send(m, MSG_CREDIT, 1, bytes, sizeof(bytes));
+    }
+    m->item_bytes += f->type == MSG_ITEM ? f->length : 0;
+    if (f->type != MSG_END)
+        return;
+    assert_int_equal(msg_end_decode(f->payload, f->length, &m->arena, &m->end, &e), KVS_OK);
+    m->ended = true;
+}
+
+/* Frame by frame, pause_us apart, until END, or as long as us. */
+static void miser_run(struct miser *m, uint64_t us, uint64_t pause_us)
+{
+    uint8_t piece[65536];
+    uint64_t end = kvs_now_us() + us;
+    while (!m->ended && kvs_now_us() < end) {
+        struct msg_frame f;
+        size_t used;
+        if (msg_frame_parse(m->in.data, m->in.len, &f, &used) == KVS_OK) {
+            miser_frame(m, &f);
+            kvs_buf_consume(&m->in, used);
+            if (f.type == MSG_ITEM && pause_us)
+                kvs_sleep_us(pause_us);
+            continue;
+        }
+        struct pollfd p = {.fd = m->fd, .events = POLLIN};
+        ssize_t n = poll(&p, 1, 100) > 0 ? recv(m->fd, piece, sizeof(piece), 0) : 0;
+        assert_true(n >= 0);
+        assert_int_equal(kvs_buf_append(&m->in, piece, (size_t)n), KVS_OK);
+    }
+}
+
+static void miser_stop(struct miser *m)
+{
+    close(m->fd);
+    kvs_arena_fini(&m->arena);
+    kvs_buf_fini(&m->in);
+    kvs_buf_fini(&m->out);
+}
+
+/* One takes what its first credit allows and gives no more, while its sequences run and when they are over; another one gives little by little. */
+static void test_a_client_that_takes_no_chunk_is_cut(void **state)
+{
+    (void)state;
+    struct rig_options o = {.client_stall_us = 600000};
+    struct rig_script *s = calloc(1, sizeof(*s));
+    struct miser m;
+    struct rig_reply p;
+    rtr_config_default(&o.core);
+    rig_script_init(s, TEXT);
+    memset(s->text, '~', 4080); /* an id of two bytes on the wire: eight choices are more than the first credit of a call */
+    s->text[4080] = 0;
+    s->token_us = 1;
+    struct rig_router *router = rig_router_start(&o);
+    struct rig_worker *w = rig_worker_start(rig_control_url(router), "decode-0", MSG_ROLE_DECODE, NULL, s);
+    rig_wait_ready(router);
+    for (int i = 0; i < 2; i++) {
+        s->aborts = 0;
+        s->hang_after = i ? -1 : 4000; /* more than its credit: without the cut this one would wait for ever */
+        miser_start(&m, rig_control_url(router));
+        miser_run(&m, 30000000, 0);
+        assert_true(m.ended && m.item_bytes >= 256u << 10 && m.item_bytes < 300u << 10);
+        if (i == 0) {
+            assert_true(rig_wait(stopped, s, 5000));
+            assert_int_equal(m.end.status, KVS_REQ_CANCELLED);
+            assert_non_null(strstr(m.end.text, "took nothing for 0.6 s"));
+        } else {
+            assert_int_equal(m.end.status, KVS_BUSY_QUEUE);
+            assert_int_equal(s->aborts, 0);
+        }
+        miser_stop(&m);
+    }
+    miser_start(&m, rig_control_url(router));
+    m.gives = true;
+    miser_run(&m, 3000000, 10000);
+    assert_false(m.ended);
+    miser_run(&m, 30000000, 0);
+    assert_true(m.ended);
+    assert_int_equal(m.end.status, KVS_OK);
+    miser_stop(&m);
+    rig_request(router, "GET", "/metrics", NULL, &p);
+    assert_non_null(strstr(kvs_buf_text(&p.body), "kvasir_router_clients_cut_total{reason=\"stalled\"} 2"));
+    rig_reply_fini(&p);
+    rig_router_stop(router);
+    rig_worker_stop(w);
+    free(s);
+}
+
 int main(void)
 {
 #define WITH(f) cmocka_unit_test_setup_teardown(f, start, stop)
     const struct CMUnitTest tests[] = {
         WITH(test_generate_by_text_and_by_ids), WITH(test_refusals_say_why),
         WITH(test_abort_reaches_the_worker),    WITH(test_a_cancelled_call_reaches_the_worker),
-        WITH(test_a_client_that_is_lost_frees_the_worker),
+        WITH(test_a_client_that_is_lost_frees_the_worker), cmocka_unit_test(test_a_client_that_takes_no_chunk_is_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* gone_test.c - clients that leave (FIN, reset) and what counts as vanished. That a vanished host is noticed in time, and a slow reader kept,
- * is shown with real wires in tests/cluster/disagree_test.py.
+/* gone_test.c - clients that leave (FIN, reset), that stop reading, and what counts as vanished. That a vanished host is noticed in time, and
+ * one that reads nothing for 25 s is kept, is shown with real wires in tests/cluster/disagree_test.py.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -7,8 +7,10 @@
 #include <stdint.h>
 
 #include <cmocka.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -20,6 +22,10 @@ struct seen {
     struct kvs_loop *loop;
     uint64_t id[8];
     int count;
+    uint64_t cut_id, cut_at_us;
+    rtr_cut why;
+    uint32_t waiting_bytes;
+    int cuts;
 };
 
 static void on_gone(void *user, uint64_t id)
@@ -28,6 +34,26 @@ static void on_gone(void *user, uint64_t id)
     assert_true(s->count < 8);
     s->id[s->count++] = id;
     kvs_loop_stop(s->loop);
+}
+
+static void on_cut(void *user, uint64_t id, rtr_cut why, uint32_t waiting_bytes)
+{
+    struct seen *s = user;
+    s->cut_id = id;
+    s->why = why;
+    s->waiting_bytes = waiting_bytes;
+    s->cut_at_us = kvs_now_us();
+    s->cuts++;
+    kvs_loop_stop(s->loop);
+}
+
+static struct rtr_gone *watch(struct seen *s, uint64_t stall_us)
+{
+    struct rtr_gone *g = NULL;
+    assert_int_equal(kvs_loop_create(&s->loop), KVS_OK);
+    struct rtr_gone_config c = {.loop = s->loop, .stall_us = stall_us, .user = s, .on_gone = on_gone, .on_cut = on_cut};
+    assert_int_equal(rtr_gone_create(&c, &g), KVS_OK);
+    return g;
 }
 
 static void too_late(void *user, uint64_t now_us)
@@ -66,11 +92,9 @@ static void test_departures(void **state)
 {
     (void)state;
     struct seen s = {0};
-    struct rtr_gone *g;
+    struct rtr_gone *g = watch(&s, 30000000);
     int ours[3], theirs[3], value = 0;
     socklen_t n = sizeof(value);
-    assert_int_equal(kvs_loop_create(&s.loop), KVS_OK);
-    assert_int_equal(rtr_gone_create(s.loop, on_gone, &s, &g), KVS_OK);
     for (int i = 0; i < 3; i++) {
         pair(&ours[i], &theirs[i]);
         assert_int_equal(rtr_gone_add(g, ours[i], 100 + (uint64_t)i), KVS_OK);
@@ -102,6 +126,98 @@ static void test_departures(void **state)
     kvs_loop_destroy(s.loop);
 }
 
+#define STALL_US 600000u
+
+/* Writes until the kernel takes no more: their window is shut then, and what is left waits here. */
+static void fill(int fd)
+{
+    static const char bytes[65536];
+    int tries = 0;
+    while (tries < 20) {
+        if (send(fd, bytes, sizeof(bytes), MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
+            tries = 0;
+            continue;
+        }
+        tries++;
+        kvs_sleep_us(5000);
+    }
+}
+
+static size_t drain(int fd, size_t most, int *error_out)
+{
+    static char bytes[65536];
+    size_t all = 0;
+    while (all < most) {
+        ssize_t n = recv(fd, bytes, most - all < sizeof(bytes) ? most - all : sizeof(bytes), MSG_DONTWAIT);
+        *error_out = n < 0 ? errno : 0;
+        if (n <= 0)
+            break;
+        all += (size_t)n;
+    }
+    return all;
+}
+
+/* One does not read, one is idle with nothing waiting: the first is cut, once, in time and with a reset. */
+static void test_a_client_that_does_not_read_is_cut(void **state)
+{
+    (void)state;
+    struct seen s = {0};
+    struct rtr_gone *g = watch(&s, STALL_US);
+    int ours[2], theirs[2], error = 0;
+    for (int i = 0; i < 2; i++) {
+        pair(&ours[i], &theirs[i]);
+        assert_int_equal(rtr_gone_add(g, ours[i], 200 + (uint64_t)i), KVS_OK);
+    }
+    fill(ours[0]);
+    uint64_t begin = kvs_now_us();
+    run(&s, 20 * STALL_US);
+    assert_int_equal(s.cuts, 1);
+    assert_int_equal(s.cut_id, 200);
+    assert_int_equal(s.why, RTR_CUT_STALLED);
+    assert_true(s.waiting_bytes > 0);
+    printf("cut after %.2f s (limit %.2f), %u bytes waited\n", (double)(s.cut_at_us - begin) * 1e-6, STALL_US * 1e-6, s.waiting_bytes);
+    assert_in_range(s.cut_at_us - begin, STALL_US * 3 / 4, 5 * STALL_US); /* its last byte was taken while we filled */
+    rtr_gone_remove(g, ours[0]);
+    close(ours[0]); /* as libmicrohttpd does: what has not been taken must not stay in the kernel */
+    size_t got = drain(theirs[0], SIZE_MAX, &error);
+    assert_int_equal(error, ECONNRESET);
+    assert_true(got < s.waiting_bytes); /* what its own kernel had, and nothing of what waited */
+    run(&s, 2 * STALL_US);
+    assert_int_equal(s.cuts, 1); /* the idle one stays */
+    rtr_gone_destroy(g);
+    close(ours[1]);
+    close(theirs[0]);
+    close(theirs[1]);
+    kvs_loop_destroy(s.loop);
+}
+
+/* Takes some now and then, far more slowly than is written, for several times the limit; then no more. */
+static void test_a_slow_client_that_moves_is_kept(void **state)
+{
+    (void)state;
+    struct seen s = {0};
+    struct rtr_gone *g = watch(&s, STALL_US);
+    int ours, theirs, error = 0;
+    pair(&ours, &theirs);
+    assert_int_equal(rtr_gone_add(g, ours, 300), KVS_OK);
+    uint64_t end = kvs_now_us() + 6 * STALL_US;
+    size_t taken = 0;
+    while (kvs_now_us() < end) {
+        fill(ours);
+        run(&s, STALL_US / 6);
+        assert_int_equal(s.cuts, 0);
+        taken += drain(theirs, 1u << 20, &error);
+    }
+    fill(ours);
+    run(&s, 20 * STALL_US);
+    assert_int_equal(s.cuts, 1);
+    assert_true(taken >= 8u << 20);
+    rtr_gone_destroy(g);
+    close(ours);
+    close(theirs);
+    kvs_loop_destroy(s.loop);
+}
+
 static void test_what_counts_as_vanished(void **state)
 {
     (void)state;
@@ -114,6 +230,7 @@ static void test_what_counts_as_vanished(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_departures), cmocka_unit_test(test_what_counts_as_vanished)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_departures), cmocka_unit_test(test_a_client_that_does_not_read_is_cut),
+                                       cmocka_unit_test(test_a_slow_client_that_moves_is_kept), cmocka_unit_test(test_what_counts_as_vanished)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -49,6 +49,7 @@ struct rig_router *rig_router_start(const struct rig_options *o)
         d.core = o->core;
         d.head_after_us = o->head_after_us;
         d.comment_every_us = o->comment_every_us;
+        d.client_stall_us = o->client_stall_us;
     }
     if (rtr_dispatch_create(&d, &r->dispatch, r->control, sizeof(r->control), &e) != KVS_OK)
         fail_msg("%s", e.text);

@@ -13,7 +13,7 @@
 struct rig_router;
 struct rig_options {
     struct rtr_config core;
-    uint64_t head_after_us, comment_every_us;
+    uint64_t head_after_us, comment_every_us, client_stall_us;
 };
 struct rig_router *rig_router_start(const struct rig_options *o);
 void rig_router_stop(struct rig_router *r);
