@@ -113,7 +113,7 @@ static bool ends_generation(const struct mdl_card *card, int32_t id)
     for (uint32_t i = 0; i < card->eog_count; i++)
         if (card->eog[i] == id)
             return true;
-    return id >= 0 && (id == card->eos || id == card->eot);
+    return false;
 }
 
 static kvs_status emit(struct run *r, const struct generate_config *c, const struct eng_sample *t, bool last)

@@ -376,25 +376,71 @@ static void add_eog(struct mdl_card *c, int32_t id)
         c->eog[c->eog_count++] = id;
 }
 
-/* Chat models often name only one end in their keys and use another: control tokens with these texts end a turn too. */
+static void drop_eog(struct mdl_card *c, int32_t id)
+{
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < c->eog_count; i++) {
+        if (c->eog[i] != id)
+            c->eog[kept++] = c->eog[i];
+    }
+    c->eog_count = kept;
+}
+
+/* Chat models often name only one end in their keys and use another, so tokens with these texts end a turn too: of whatever kind, since
+ * files disagree about that; but texts that also occur in ordinary writing (a tag of HTML) as control tokens only. Where answers come in
+ * channels (gpt-oss: <|return|> and <|call|> beside <|end|>) <|end|> ends one message of the answer and the next one follows. */
 static void find_eog_by_text(struct mdl_card *c, const struct mdl_gguf *g)
 {
-    static const char *const texts[] = {"<|eot_id|>",    "<|im_end|>",      "<|end|>",    "<end_of_turn>",
-                                        "<|endoftext|>", "<|end_of_text|>", "<|eom_id|>", "<|return|>"};
+    enum { END = 1, RETURN = 2, CALL = 4, CALLS = 8, FLUSH = 16, TAG = 32 };
+    static const struct {
+        const char *text;
+        uint32_t what;
+    } texts[] = {{"<|eot_id|>", 0},
+                 {"<|im_end|>", 0},
+                 {"<|end|>", END},
+                 {"<end_of_turn>", 0},
+                 {"<|endoftext|>", 0},
+                 {"<|end_of_text|>", 0},
+                 {"<|eom_id|>", 0},
+                 {"<|return|>", RETURN},
+                 {"<|call|>", CALL},
+                 {"<|calls|>", CALLS},
+                 {"<|flush|>", FLUSH},
+                 {"<EOT>", 0},
+                 {"_<EOT>", 0},
+                 {"<end_of_utterance>", 0},
+                 {"<turn|>", 0},
+                 {"</s>", TAG},
+                 {"<eos>", TAG},
+                 {"[EOS]", TAG},
+                 {"<\xef\xbd\x9c"
+                  "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>",
+                  0}};
+    int32_t end = -1;
+    uint32_t seen = 0;
     uint64_t n;
     if (!mdl_gguf_array(g, "tokenizer.ggml.tokens", &n))
         return;
     for (uint64_t i = 0; i < n; i++) {
         struct mdl_str s;
-        int64_t type;
-        if (!mdl_gguf_array_i64(g, "tokenizer.ggml.token_type", i, &type) || type != 3 ||
-            !mdl_gguf_array_str(g, "tokenizer.ggml.tokens", i, &s))
+        int64_t type = 0;
+        if (!mdl_gguf_array_str(g, "tokenizer.ggml.tokens", i, &s) || s.len < 4 || s.len > 32)
             continue;
+        (void)mdl_gguf_array_i64(g, "tokenizer.ggml.token_type", i, &type);
         for (size_t t = 0; t < sizeof texts / sizeof texts[0]; t++) {
-            if (mdl_str_is(s, texts[t]))
+            if (!mdl_str_is(s, texts[t].text) || (texts[t].what == TAG && type != 3))
+                continue;
+            seen |= texts[t].what;
+            if (texts[t].what == END)
+                end = (int32_t)i;
+            else
                 add_eog(c, (int32_t)i);
         }
     }
+    if ((seen & (RETURN | CALL)) == (RETURN | CALL) || (seen & (CALLS | FLUSH)) == (CALLS | FLUSH))
+        drop_eog(c, end);
+    else
+        add_eog(c, end);
 }
 
 static kvs_status read_ids(struct mdl_card *c, const struct mdl_card_reader *r)

@@ -71,7 +71,7 @@ struct mdl_card {
         float softcap;             /* c: logits become c * tanh(logit / c); 0: they stay */
     } scale;
     int32_t bos, eos, eot, unk, pad; /* -1 when absent */
-    int32_t eog[8];          /* ids that end generation: eos, eot, eom and their like */
+    int32_t eog[16];         /* ids that end generation: eos, eot, eom and their like */
     uint32_t eog_count;
 };
 

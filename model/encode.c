@@ -183,6 +183,8 @@ static kvs_status encode_all(struct encoder *e, const uint8_t *text, size_t n, u
         if (st == KVS_OK)
             st = mdl_merger_emit(&e->merger, id);
         at += len;
+        while (at < n && (text[at] == ' ' || (text[at] >= '\t' && text[at] <= '\r')) && mdl_strips_behind(t, id))
+            at++;
         plain = at;
     }
     if (st == KVS_OK)

@@ -510,6 +510,34 @@ static kvs_status collect_specials(struct mdl_tokenizer *t, bool user_only, stru
     return KVS_OK;
 }
 
+/* Which special tokens swallow the white space behind them (their "rstrip" where the tokenizer comes from) stands in no key. Phi-3's do, all
+ * but three; its files are known by their name, as in llama.cpp. Its template puts a line end behind every role, which the model never saw. */
+static bool named_phi3(const struct mdl_gguf *g)
+{
+    static const char *const words[] = {"phi3", "phi-3", "phi 3"};
+    struct mdl_str name;
+    if (!mdl_gguf_str(g, "general.name", &name))
+        return false;
+    for (size_t w = 0; w < sizeof words / sizeof words[0]; w++) {
+        size_t n = strlen(words[w]);
+        for (size_t at = 0; at + n <= name.len; at++) {
+            size_t k = 0;
+            while (k < n && (name.data[at + k] >= 'A' && name.data[at + k] <= 'Z' ? name.data[at + k] + 32
+                                                                                  : name.data[at + k]) == words[w][k])
+                k++;
+            if (k == n)
+                return true;
+        }
+    }
+    return false;
+}
+
+bool mdl_strips_behind(const struct mdl_tokenizer *t, int32_t special)
+{
+    struct mdl_str s = mdl_text(t, special);
+    return t->strips && !mdl_str_is(s, "<s>") && !mdl_str_is(s, "<unk>") && !mdl_str_is(s, "<|endoftext|>");
+}
+
 /* Keys. */
 
 static kvs_status read_kind(struct mdl_tokenizer *t, const struct mdl_gguf *g, struct kvs_error *err)
@@ -567,6 +595,7 @@ static kvs_status fill(struct mdl_tokenizer *t, const struct mdl_gguf *g, struct
     bool bos = t->spm || (t->pretok != NULL && (mdl_pretok_flags(t->pretok) & MDL_PRETOK_BOS) != 0);
     t->add_bos = bos;
     t->space_prefix = t->spm;
+    t->strips = named_phi3(g);
     if (st == KVS_OK)
         st = mdl_key_bool(g, "tokenizer.ggml.add_bos_token", &t->add_bos, err);
     if (st == KVS_OK)

@@ -48,6 +48,7 @@ struct mdl_tokenizer {
     bool spm;
     bool pre_guessed;
     bool add_bos, add_eos, space_prefix;
+    bool strips; /* special tokens take the white space behind them along (mdl_strips_behind) */
     int32_t bos, eos, unk;
     uint32_t vocab; /* ids below it are tokens; texts from it on are merge results that are no tokens */
     uint8_t *blob;
@@ -83,6 +84,7 @@ static inline bool mdl_joined(const struct mdl_tokenizer *t, uint8_t a, uint8_t 
 #define MDL_ENCODE_PLAIN 0x80000000u
 
 struct mdl_str mdl_text(const struct mdl_tokenizer *t, int32_t id);
+bool mdl_strips_behind(const struct mdl_tokenizer *t, int32_t special);
 int32_t mdl_text_find(const struct mdl_tokenizer *t, const uint8_t *bytes, size_t n); /* MDL_NO_ID when absent */
 
 /* pretok.c. A piece callback's failure ends the split and is returned. */

@@ -581,6 +581,54 @@ static void test_tokenizers_that_are_not_there(void **state)
     tokenizer_refused("llama", NULL, false, "tokenizer.ggml.scores: absent");
 }
 
+/* Which of a few texts end an answer: what llama.cpp (llama-cpp-python 0.3.36) says of the same vocabulary. */
+static void test_texts_that_end_an_answer(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *texts[4];
+        int32_t type;
+        bool ends[4];
+    } cases[] = {
+        {{"<|end|>", "<|endoftext|>", "<|user|>", "<|im_end|>"}, 3, {true, true, false, true}},
+        {{"<|end|>", "<|return|>", "<|call|>", "<|channel|>"},
+         3,
+         {false, true, true, false}}, /* the answer goes on after a thought */
+        {{"<|end|>", "<|calls|>", "<|flush|>", "<|message|>"}, 3, {false, true, true, false}},
+        {{"<|end|>", "<|return|>", "<|start|>", "<|channel|>"}, 3, {true, true, false, false}},
+        {{"<|end|>", "<|call|>", "<EOT>", "_<EOT>"}, 3, {true, true, true, true}},
+        {{"<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|eom_id|>"},
+         4,
+         {true, true, true, true}}, /* files that took them for text */
+        {{"<|im_end|>", "<|end_of_text|>", "<end_of_utterance>", "<turn|>"}, 1, {true, true, true, true}},
+        {{"</s>", "<eos>", "[EOS]",
+          "<\xef\xbd\x9c"
+          "end\xe2\x96\x81of\xe2\x96\x81sentence\xef\xbd\x9c>"},
+         3,
+         {true, true, true, true}},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct tst_gguf *w = begin(&plain);
+        struct mdl_str tokens[4];
+        int32_t types[4];
+        for (size_t k = 0; k < 4; k++) {
+            tokens[k] = (struct mdl_str){cases[i].texts[k], strlen(cases[i].texts[k])};
+            types[k] = cases[i].type;
+        }
+        tst_gguf_str(w, "tokenizer.ggml.model", "gpt2");
+        tst_gguf_strs(w, "tokenizer.ggml.tokens", tokens, 4);
+        tst_gguf_i32s(w, "tokenizer.ggml.token_type", types, 4);
+        struct mdl_card c = taken(w);
+        for (int32_t k = 0; k < 4; k++) {
+            bool ends = false;
+            for (uint32_t e = 0; e < c.eog_count; e++)
+                ends = ends || c.eog[e] == k;
+            if (ends != cases[i].ends[k])
+                fail_msg("case %zu: %s", i, cases[i].texts[k]);
+        }
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -595,6 +643,7 @@ int main(void)
         cmocka_unit_test(test_divisors_and_scaling),
         cmocka_unit_test(test_keys_of_one_architecture),
         cmocka_unit_test(test_experts),
+        cmocka_unit_test(test_texts_that_end_an_answer),
         cmocka_unit_test(test_tokenizers_that_are_not_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

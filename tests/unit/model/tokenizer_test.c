@@ -321,6 +321,33 @@ static void test_control_text_never_merges_into_a_control_token(void **state)
     mdl_tokenizer_destroy(t);
 }
 
+/* Phi-3's special tokens take the white space behind them along, but for three (ids by llama.cpp, and by the original's tokenizer.json). */
+static void test_special_tokens_of_phi3_strip(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *text;
+        int32_t want[13];
+        size_t count;
+    } cases[] = {
+        {"<|user|>\nHello <|end|> \t\n<|assistant|>\n", {1, 32010, 15043, 29871, 32007, 32001}, 6},
+        {"<s> a<|endoftext|>\nb</s>\n c<unk> d",
+         {1, 1, 29871, 263, 32000, 29871, 13, 29890, 2, 274, 0, 29871, 270},
+         13},
+        {"<|user|>\xc2\xa0x", {1, 32010, 20246, 29916}, 4},
+    };
+    struct mdl_tokenizer *t = load(KVS_SHARED_DIR "/vocab/ggml-vocab-phi-3.gguf");
+    if (t == NULL)
+        skip();
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct mdl_ids ids = encode(t, cases[i].text, strlen(cases[i].text), MDL_ADD_SPECIAL | MDL_PARSE_SPECIAL);
+        assert_int_equal(ids.count, cases[i].count);
+        assert_memory_equal(ids.ids, cases[i].want, ids.count * sizeof *ids.ids);
+        mdl_ids_fini(&ids);
+    }
+    mdl_tokenizer_destroy(t);
+}
+
 /* A byte-level vocabulary in which "abc" is a token that its merges never reach: "ab" forms first. */
 static struct mdl_tokenizer *small_bpe(const char *pre)
 {
@@ -397,6 +424,7 @@ int main(void)
         cmocka_unit_test(test_vectors_deepseek_coder),
         cmocka_unit_test(test_vectors_llama_spm),
         cmocka_unit_test(test_vectors_phi3),
+        cmocka_unit_test(test_special_tokens_of_phi3_strip),
         cmocka_unit_test(test_golden_prompts_stories260k),
         cmocka_unit_test(test_golden_prompts_smollm2),
         cmocka_unit_test(test_golden_prompts_gemma3),
