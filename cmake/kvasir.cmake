@@ -80,3 +80,9 @@ function(kvs_test name)
   # UCX's constructor patches madvise, which ThreadSanitizer does not survive when a thread ends.
   set_tests_properties(${name} PROPERTIES ENVIRONMENT "UCX_MEM_MMAP_HOOK_MODE=none")
 endfunction()
+
+# Puts the failing allocator of tests/support/nomem.h in front of the real one of such a test.
+function(tst_nomem name)
+  string(REPLACE "." "_" target "test_${name}")
+  target_link_options(${target} PRIVATE -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=free,--wrap=strdup,--wrap=aligned_alloc)
+endfunction()

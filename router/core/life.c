@@ -23,6 +23,19 @@ void rtr_config_default(struct rtr_config *c)
     c->orphan_us = 2500000;
 }
 
+static kvs_status make_parts(struct rtr *r)
+{
+    const struct rtr_config *c = &r->config;
+    kvs_status s = rtr_fleet_init(&r->fleet, c->workers_max);
+    if (s == KVS_OK)
+        s = rtr_cached_create(c->workers_max, c->index_bytes, &r->cached);
+    if (s == KVS_OK)
+        s = rtr_policy_create(c->workers_max, &r->policy);
+    if (s == KVS_OK)
+        s = rtr_admission_init(&r->admission, c->requests_max, c->queue_max, c->tokens_max);
+    return s == KVS_OK ? kvs_map_create(c->requests_max, &r->by_id) : s;
+}
+
 kvs_status rtr_create(const struct rtr_config *c, struct rtr **out, struct kvs_error *err)
 {
     if (!c->requests_max || !c->workers_max || !c->worker_sequences_max || !c->tokens_max || c->deadline_us < 1000)
@@ -36,17 +49,15 @@ kvs_status rtr_create(const struct rtr_config *c, struct rtr **out, struct kvs_e
     r->requests = calloc(c->requests_max, sizeof(*r->requests));
     r->over = calloc(c->requests_max, sizeof(*r->over));
     r->recs = calloc(r->rec_max, sizeof(*r->recs));
-    if (!r->requests || !r->over || !r->recs || rtr_fleet_init(&r->fleet, c->workers_max) != KVS_OK ||
-        rtr_cached_create(c->workers_max, c->index_bytes, &r->cached) != KVS_OK ||
-        rtr_policy_create(c->workers_max, &r->policy) != KVS_OK ||
-        rtr_admission_init(&r->admission, c->requests_max, c->queue_max, c->tokens_max) != KVS_OK ||
-        kvs_map_create(c->requests_max, &r->by_id) != KVS_OK)
-        goto fail;
-    *out = r;
-    return KVS_OK;
-fail:
+    kvs_status s = r->requests && r->over && r->recs ? make_parts(r) : KVS_SELF_NOMEM;
+    if (s == KVS_OK) {
+        *out = r;
+        return KVS_OK;
+    }
     rtr_destroy(r);
-    return kvs_fail(err, KVS_SELF_NOMEM, "out of memory");
+    return s == KVS_SELF_CONFIG ? kvs_fail(err, s, "router: %llu bytes have no room for the index of cached blocks of %u workers",
+                                           (unsigned long long)c->index_bytes, c->workers_max)
+                                : kvs_fail(err, s, "out of memory");
 }
 
 void rtr_destroy(struct rtr *r)

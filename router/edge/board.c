@@ -25,6 +25,7 @@ struct rtr_board {
     struct page page[PAGES_MAX];
     size_t pages;
     struct kvs_buf status;
+    kvs_status status_made; /* not OK: why it is empty */
     bool ready;
     char why[160];
 };
@@ -212,8 +213,7 @@ void rtr_board_status(struct rtr_board *b, const struct rtr_status_view *v)
     kvs_json_key(&j, "placements");
     rtr_recent_json(v->recent ? v->recent : &none, v->now_us, &j);
     kvs_json_object_end(&j);
-    if (kvs_json_end(&j) != KVS_OK)
-        kvs_buf_clear(&b->status);
+    b->status_made = kvs_json_end(&j);
     pthread_mutex_unlock(&b->lock);
 }
 
@@ -237,7 +237,9 @@ bool rtr_board_is_ready(struct rtr_board *b, char *why_out, size_t cap)
 kvs_status rtr_board_write_status(struct rtr_board *b, struct kvs_buf *out)
 {
     pthread_mutex_lock(&b->lock);
-    kvs_status s = kvs_buf_append(out, b->status.data, b->status.len);
+    kvs_status s = b->status_made;
+    if (s == KVS_OK)
+        s = kvs_buf_append(out, b->status.data, b->status.len);
     pthread_mutex_unlock(&b->lock);
     return s;
 }

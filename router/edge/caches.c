@@ -61,8 +61,15 @@ void rtr_cache_item(struct rtr_dispatch *d, struct rtr_peer *p, const uint8_t *p
 {
     struct msg_cache_events ev;
     struct kvs_error e = {0};
-    if (msg_cache_events_decode(payload, n, &d->arena, &ev, &e) != KVS_OK) {
-        net_rpc_close(d->rpc, p->conn, KVS_PEER_PROTOCOL, e.text);
+    kvs_status s = msg_cache_events_decode(payload, n, &d->arena, &ev, &e);
+    if (s == KVS_SELF_NOMEM) { /* a hole: everything is told anew, a little later */
+        KVS_INFO("cache events are missing", "worker=%s cause=\"%s\" remedy=\"a snapshot is asked for\"", p->id, e.text);
+        rtr_cache_close(d, p);
+        p->cache_at_us = kvs_now_us() + AGAIN_US;
+        return;
+    }
+    if (s != KVS_OK) {
+        net_rpc_close(d->rpc, p->conn, s, e.text);
         return;
     }
     rtr_feed(d, &(struct rtr_event){.type = RTR_EV_CACHE, .worker = p->conn, .cache = &ev});

@@ -92,7 +92,7 @@ static void on_generate(struct rtr_dispatch *d, net_conn conn, uint32_t stream, 
     kvs_format(s->trace, sizeof(s->trace), "%s", g.trace[0] ? g.trace : call->trace);
     st = read_generate(d, &g, s, &f);
     if (st != KVS_OK) {
-        kvs_counter_add(d->m.outcome[1], 1);
+        rtr_jobs_count(d, st);
         end_call(d, conn, stream, st, f.text);
         rtr_submit_destroy(s);
         return;
@@ -106,7 +106,7 @@ static void on_abort(struct rtr_dispatch *d, net_conn conn, uint32_t stream, con
     struct kvs_error e = {0};
     kvs_status st = msg_abort_decode(call->body, call->body_bytes, &d->arena, &m, &e);
     if (st != KVS_OK) {
-        end_call(d, conn, stream, KVS_REQ_INVALID, e.text);
+        end_call(d, conn, stream, st == KVS_PEER_PROTOCOL ? KVS_REQ_INVALID : st, e.text);
         return;
     }
     struct rtr_job *j = job_of_client(d, conn, m.request);
@@ -239,10 +239,10 @@ void rtr_client_flush(struct rtr_dispatch *d, struct rtr_job *j)
         rtr_job_pause(d, j, s != KVS_OK && gathered(j) > GATHERED_MAX);
         return;
     }
-    if (j->blocked && !j->cut)
+    if ((j->blocked || s == KVS_SELF_NOMEM) && !j->cut) /* rtr_client_look comes back */
         return;
     if (j->conn && j->end_status == KVS_OK && s != KVS_OK)
-        end_call(d, j->conn, j->stream, s, "the client took no more chunks");
+        end_call(d, j->conn, j->stream, s, s == KVS_SELF_NOMEM ? "out of memory for what is left of the answer" : "the client took no more chunks");
     else if (j->conn)
         end_call(d, j->conn, j->stream, j->end_status, j->fault.text);
     rtr_job_remove(d, j);
@@ -254,12 +254,13 @@ void rtr_client_look(struct rtr_dispatch *d, struct rtr_job *j, uint64_t now_us)
     uint64_t taken = net_rpc_credited(d->rpc, j->conn, j->stream);
     bool stalled = rtr_stall_look(&j->stall, taken, j->blocked, d->client_stall_us, now_us);
     bool late = j->ended && now_us > j->end_us && now_us - j->end_us >= d->deadline_us;
-    bool ended = j->ended;
-    if ((stalled || late) && !j->cut) {
+    bool cut = (stalled || late) && !j->cut;
+    bool again = j->ended || (j->paused && !cut); /* paused for want of memory: no credit wakes it up */
+    if (cut) {
         j->cut = true;
         rtr_job_cut(d, j, j->id, RTR_CUT_STALLED, gathered(j)); /* one that runs ends in here, and is gone then */
     }
-    if (ended)
+    if (again)
         rtr_client_flush(d, j);
 }
 

@@ -45,8 +45,9 @@ static void step(struct rtr_dispatch *d, const struct rtr_event *ev)
 
 static void drain_deferred(struct rtr_dispatch *d)
 {
-    for (size_t i = 0; i < d->deferred_count; i++) {
-        struct rtr_deferred v = d->deferred[i]; /* a copy: the queue may grow and move */
+    while (d->deferred_count) {
+        struct rtr_deferred v = d->deferred[d->deferred_head++]; /* a copy: the queue may move */
+        d->deferred_count--;
         step(d, &(struct rtr_event){.type = v.type,
                                     .worker = v.worker,
                                     .id = v.id,
@@ -56,7 +57,7 @@ static void drain_deferred(struct rtr_dispatch *d)
                                     .status = v.status,
                                     .text = v.text});
     }
-    d->deferred_count = 0;
+    d->deferred_head = 0;
 }
 
 void rtr_feed(struct rtr_dispatch *d, const struct rtr_event *ev)
@@ -69,16 +70,41 @@ void rtr_feed(struct rtr_dispatch *d, const struct rtr_event *ev)
     kvs_timer_set(d->deadline, rtr_deadline_us(d->core));
 }
 
-void rtr_defer(struct rtr_dispatch *d, const struct rtr_deferred *ev)
+/* A job brings up at most: the ends of the calls of two attempts that could not be made, a stop of each choice, a departure, pauses. */
+static size_t deferred_of(uint32_t choices)
 {
-    if (d->deferred_count == d->deferred_cap) {
-        size_t cap = d->deferred_cap ? d->deferred_cap * 2 : 64;
+    return 4 * (size_t)choices + 4;
+}
+
+kvs_status rtr_defer_reserve(struct rtr_dispatch *d, uint32_t choices)
+{
+    size_t need = d->deferred_due + deferred_of(choices);
+    if (need > d->deferred_cap) {
+        size_t cap = need > d->deferred_cap * 2 ? need : d->deferred_cap * 2;
         struct rtr_deferred *grown = realloc(d->deferred, cap * sizeof(*grown));
-        KVS_ASSERT(grown != NULL); /* bounded by open calls and jobs; a router without memory for this cannot go on */
+        if (!grown)
+            return KVS_SELF_NOMEM;
         d->deferred = grown;
         d->deferred_cap = cap;
     }
-    d->deferred[d->deferred_count++] = *ev;
+    d->deferred_due = need;
+    return KVS_OK;
+}
+
+void rtr_defer_release(struct rtr_dispatch *d, uint32_t choices)
+{
+    KVS_ASSERT(d->deferred_due >= deferred_of(choices));
+    d->deferred_due -= deferred_of(choices);
+}
+
+void rtr_defer(struct rtr_dispatch *d, const struct rtr_deferred *ev)
+{
+    KVS_ASSERT(d->deferred_count < d->deferred_cap); /* every job has room: rtr_defer_reserve */
+    if (d->deferred_head + d->deferred_count == d->deferred_cap) {
+        memmove(d->deferred, d->deferred + d->deferred_head, d->deferred_count * sizeof(*d->deferred));
+        d->deferred_head = 0;
+    }
+    d->deferred[d->deferred_head + d->deferred_count++] = *ev;
 }
 
 /* What was deferred outside of a feed (a tick, a client's credit). */
@@ -236,6 +262,7 @@ static void on_tick(void *user, uint64_t now_us)
     struct rtr_dispatch *d = user;
     rtr_jobs_tick(d, now_us);
     rtr_peers_tick(d, now_us);
+    rtr_members_tick(d);
     settle(d);
     rtr_peers_view(d, now_us);
     kvs_timer_set(d->tick, now_us + RTR_TICK_US);
@@ -279,7 +306,7 @@ static void post_note(struct rtr_dispatch *d, uint64_t id, bool left)
 {
     struct note *n = malloc(sizeof(*n));
     if (!n)
-        return; /* the deadline sees to it */
+        return; /* rtr_jobs_tick finds out by itself */
     *n = (struct note){d, id, left};
     atomic_fetch_add(&d->active, 1);
     if (kvs_loop_post(d->loop, run_note, n) == KVS_OK)
@@ -511,11 +538,12 @@ kvs_status rtr_dispatch_create(const struct rtr_dispatch_config *c, struct rtr_d
     kvs_buf_init(&d->scratch, SCRATCH_MAX);
     kvs_arena_init(&d->arena, ARENA_MAX);
     make_metrics(d);
+    d->members = calloc(MSG_MEMBERS_MAX, sizeof(*d->members)); /* touched as members come */
     d->peers = calloc(d->peers_max, sizeof(*d->peers));
     d->jobs = calloc(d->jobs_max, sizeof(*d->jobs));
     struct rtr_gone_config gone = {.loop = c->loop, .stall_us = d->client_stall_us, .user = d, .on_gone = client_gone, .on_cut = client_cut};
     kvs_status s = rtr_create(&c->core, &d->core, err);
-    if (s == KVS_OK && (!d->peers || !d->jobs || kvs_map_create(d->jobs_max, &d->job_by_id) != KVS_OK || rtr_models_create(&d->models) != KVS_OK ||
+    if (s == KVS_OK && (!d->members || !d->peers || !d->jobs || kvs_map_create(d->jobs_max, &d->job_by_id) != KVS_OK || rtr_models_create(&d->models) != KVS_OK ||
                         rtr_gone_create(&gone, &d->gone) != KVS_OK ||
                         kvs_timer_create(c->loop, on_deadline, d, &d->deadline) != KVS_OK ||
                         kvs_timer_create(c->loop, on_tick, d, &d->tick) != KVS_OK))

@@ -99,13 +99,14 @@ struct rtr_dispatch {
     atomic_uint active; /* submitted by HTTP threads and not yet ended */
     struct rtr_peer **peers;
     uint32_t peer_count, peers_max;
-    struct msg_card *members; /* discovery's view: also of workers whose connection is gone while their lease lives */
-    uint32_t member_count, member_cap;
+    struct msg_card *members; /* MSG_MEMBERS_MAX. Discovery's view: also of workers whose connection is gone while their lease lives */
+    uint32_t member_count;
+    bool dial_again;          /* with etcd: a member could not be dialed for want of memory */
     struct rtr_job **jobs;
     uint32_t job_count, jobs_max;
     struct kvs_map *job_by_id; /* id -> index in jobs */
-    struct rtr_deferred *deferred; /* a queue that grows */
-    size_t deferred_count, deferred_cap;
+    struct rtr_deferred *deferred; /* a queue with room for what all jobs can bring up: deferred_due */
+    size_t deferred_head, deferred_count, deferred_cap, deferred_due;
     bool feeding;
     uint64_t head_after_us, comment_every_us;
     uint64_t client_stall_us, deadline_us; /* neither is 0 */
@@ -129,6 +130,9 @@ struct rtr_dispatch {
 /* dispatch.c */
 void rtr_feed(struct rtr_dispatch *d, const struct rtr_event *ev);
 void rtr_defer(struct rtr_dispatch *d, const struct rtr_deferred *ev);
+/* Room for what a job of so many choices may defer, before it begins: in the midst of the core's actions memory could not be asked for. */
+KVS_MUST_CHECK kvs_status rtr_defer_reserve(struct rtr_dispatch *d, uint32_t choices);
+void rtr_defer_release(struct rtr_dispatch *d, uint32_t choices);
 
 /* workers.c */
 struct rtr_peer *rtr_peer_of(struct rtr_dispatch *d, net_conn conn);
@@ -168,6 +172,7 @@ void rtr_digests_ready(struct rtr_dispatch *d, const struct rtr_peer *p);
 KVS_MUST_CHECK kvs_status rtr_members_create(struct rtr_dispatch *d, const struct rtr_dispatch_config *c, const struct msg_hello *self,
                                              const char *control_url, struct kvs_error *err);
 void rtr_members_destroy(struct rtr_dispatch *d);
+void rtr_members_tick(struct rtr_dispatch *d);
 void rtr_members_down(struct rtr_dispatch *d, net_conn conn, const char *id, uint64_t epoch, bool vanished);
 
 /* jobs.c */
@@ -179,6 +184,7 @@ void rtr_job_token(struct rtr_dispatch *d, uint64_t id, const struct msg_token *
 void rtr_job_finish(struct rtr_dispatch *d, uint64_t id, kvs_status status, const char *text, uint32_t retry_after_s);
 void rtr_job_remove(struct rtr_dispatch *d, struct rtr_job *j);
 void rtr_jobs_tick(struct rtr_dispatch *d, uint64_t now_us);
+void rtr_jobs_count(struct rtr_dispatch *d, kvs_status outcome); /* a request has ended so */
 void rtr_job_pause(struct rtr_dispatch *d, struct rtr_job *j, bool paused);
 /* Its client is given up: counted, logged, and the request, if it still runs (j not NULL), ends as cancelled with that text. */
 void rtr_job_cut(struct rtr_dispatch *d, struct rtr_job *j, uint64_t id, rtr_cut why, uint64_t waiting_bytes);

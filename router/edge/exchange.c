@@ -163,6 +163,14 @@ rtr_read rtr_exchange_read(struct rtr_exchange *x, char *out, size_t cap, size_t
     return r;
 }
 
+void rtr_exchange_look(struct rtr_exchange *x, size_t *backlog_out, bool *completed_out)
+{
+    pthread_mutex_lock(&x->lock);
+    *backlog_out = x->body.len - x->taken;
+    *completed_out = x->conn == NULL;
+    pthread_mutex_unlock(&x->lock);
+}
+
 void rtr_exchange_completed(struct rtr_exchange *x)
 {
     pthread_mutex_lock(&x->lock);

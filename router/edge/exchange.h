@@ -30,6 +30,9 @@ KVS_MUST_CHECK kvs_status rtr_exchange_write(struct rtr_exchange *x, const void 
 void rtr_exchange_end(struct rtr_exchange *x);
 void rtr_exchange_drop(struct rtr_exchange *x); /* the client is gone: let the connection go */
 
+/* What was not read yet; and whether the connection is over, of which the loop may not have been told. */
+void rtr_exchange_look(struct rtr_exchange *x, size_t *backlog_out, bool *completed_out);
+
 /* Server thread. */
 typedef enum rtr_wait { RTR_WAIT_SUSPENDED, RTR_WAIT_HEAD, RTR_WAIT_DROPPED } rtr_wait;
 /* Is the head there (and, when the answer is no stream, the whole body)? Otherwise the connection is suspended until it is. */

@@ -26,7 +26,7 @@ struct rtr_flush {
     struct told *told; /* owned */
 };
 
-static void write_reply(const struct rtr_flush *f, struct kvs_buf *out)
+static kvs_status write_reply(const struct rtr_flush *f, struct kvs_buf *out)
 {
     struct kvs_json j;
     uint64_t tokens = 0;
@@ -50,16 +50,21 @@ static void write_reply(const struct rtr_flush *f, struct kvs_buf *out)
     kvs_json_array_end(&j);
     kvs_json_field_u64(&j, "tokens", tokens);
     kvs_json_object_end(&j);
-    if (kvs_json_end(&j) != KVS_OK)
-        kvs_buf_clear(out);
+    return kvs_json_end(&j);
 }
 
 static void finish(struct rtr_dispatch *d, struct rtr_flush *f)
 {
     struct kvs_buf body;
     kvs_buf_init(&body, REPLY_MAX);
-    write_reply(f, &body);
-    rtr_exchange_reply(f->x, body.len ? kvs_buf_text(&body) : "{}");
+    kvs_status s = write_reply(f, &body);
+    struct rtr_fault fault = {.retry_after_s = 1};
+    if (s != KVS_OK)
+        (void)rtr_fail(&fault, s, NULL, "the caches were flushed, but the answer could not be written");
+    if (s == KVS_OK)
+        rtr_exchange_reply(f->x, kvs_buf_text(&body));
+    else
+        rtr_exchange_fault(f->x, &fault);
     kvs_buf_fini(&body);
     rtr_exchange_release(f->x);
     atomic_fetch_sub(&d->active, 1);

@@ -213,6 +213,14 @@ static enum MHD_Result refuse(struct MHD_Connection *c, struct http_req *q, cons
     return http_reply_fault(c, q, f, NULL, false);
 }
 
+/* Perhaps there is enough for saying so. */
+static enum MHD_Result no_memory(struct MHD_Connection *c, struct http_req *q)
+{
+    struct rtr_fault f = {.retry_after_s = 1};
+    (void)rtr_fail(&f, KVS_SELF_NOMEM, NULL, "the router is out of memory; try again later");
+    return http_reply_fault(c, q, &f, NULL, false);
+}
+
 static enum MHD_Result answer(struct MHD_Connection *c, struct http_req *q)
 {
     struct rtr_head head;
@@ -234,7 +242,7 @@ static enum MHD_Result generate(struct MHD_Connection *c, struct http_req *q, rt
     struct rtr_fault f = {0};
     struct rtr_submit *s = calloc(1, sizeof(*s));
     if (!s)
-        return MHD_NO;
+        return no_memory(c, q);
     s->arrived_us = kvs_now_us();
     s->d = q->dispatch;
     s->id = q->id = rtr_dispatch_next_id(q->dispatch);
@@ -245,7 +253,7 @@ static enum MHD_Result generate(struct MHD_Connection *c, struct http_req *q, rt
     }
     if (rtr_exchange_create(c, &q->x) != KVS_OK) {
         rtr_submit_destroy(s);
-        return MHD_NO;
+        return no_memory(c, q);
     }
     rtr_exchange_hold(q->x);
     s->x = q->x;
@@ -298,7 +306,7 @@ static enum MHD_Result end_order(struct MHD_Connection *c, struct http_req *q, k
 static enum MHD_Result give_order(struct MHD_Connection *c, struct http_req *q, const char *worker, msg_method method, msg_role role)
 {
     if (begin_order(c, q) != KVS_OK)
-        return MHD_NO;
+        return no_memory(c, q);
     return end_order(c, q, strlen(worker) < MSG_ID_MAX ? rtr_dispatch_order(q->dispatch, worker, method, role, q->x) : KVS_REQ_NOT_FOUND);
 }
 
@@ -359,7 +367,7 @@ static kvs_status may_order(struct MHD_Connection *c, const struct http_req *q, 
 static enum MHD_Result post_flush(struct MHD_Connection *c, struct http_req *q, const char *arg)
 {
     if (begin_order(c, q) != KVS_OK)
-        return MHD_NO;
+        return no_memory(c, q);
     return end_order(c, q, strlen(arg) < MSG_ID_MAX ? rtr_dispatch_flush(q->dispatch, arg, q->x) : KVS_REQ_NOT_FOUND);
 }
 
@@ -461,13 +469,17 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     if (!q)
         return first_call(cls, c, version, con_cls);
     if (*upload_size) {
-        if (q->dropped || kvs_buf_append(&q->body, upload, *upload_size) != KVS_OK)
+        if (!q->dropped)
+            q->dropped_why = kvs_buf_append(&q->body, upload, *upload_size);
+        if (q->dropped_why != KVS_OK)
             q->dropped += *upload_size; /* read on, so that the client sees the answer */
         *upload_size = 0;
         return q->dropped > BODY_DROPPED_MAX ? MHD_NO : MHD_YES;
     }
     if (q->x)
         return answer(c, q);
+    if (q->dropped_why == KVS_SELF_NOMEM)
+        return no_memory(c, q);
     if (q->dropped) {
         struct rtr_fault f = {0};
         (void)rtr_fail(&f, KVS_REQ_TOO_LARGE, NULL, "the body is larger than %u bytes", RTR_BODY_MAX);
@@ -526,6 +538,7 @@ static void on_connection(void *user, struct MHD_Connection *c, void **state, en
 kvs_status rtr_http_start(const struct rtr_http_config *cfg, struct rtr_http **out, char *url_out, size_t url_cap, struct kvs_error *err)
 {
     int fd;
+    rtr_params_setup();
     kvs_status s = net_listen_socket(cfg->listen, &fd, url_out, url_cap, err);
     if (s != KVS_OK)
         return s;

@@ -14,7 +14,8 @@ struct http_req {
     struct rtr_http *http;
     struct rtr_dispatch *dispatch;
     struct kvs_buf body;
-    size_t dropped;         /* bytes of body over the limit */
+    size_t dropped;         /* bytes of body that were not kept, and why */
+    kvs_status dropped_why;
     bool fatal;             /* answer, then close: the end of this request is not known */
     struct rtr_exchange *x; /* submitted: the loop makes the answer */
     uint64_t id;

@@ -35,6 +35,7 @@ void rtr_job_remove(struct rtr_dispatch *d, struct rtr_job *j)
         rtr_exchange_release(j->x);
         atomic_fetch_sub(&d->active, 1);
     }
+    rtr_defer_release(d, j->answer->choice_count);
     rtr_answer_destroy(j->answer);
     free(j);
 }
@@ -45,8 +46,9 @@ void rtr_exchange_fault(struct rtr_exchange *x, const struct rtr_fault *f)
     struct kvs_buf b;
     size_t backlog;
     kvs_buf_init(&b, 65536);
-    if (rtr_fault_write(f, &b) == KVS_OK && rtr_exchange_write(x, b.data, b.len, &backlog) == KVS_OK)
-        rtr_exchange_head(x, &head);
+    if (rtr_fault_write(f, &b) != KVS_OK || rtr_exchange_write(x, b.data, b.len, &backlog) != KVS_OK)
+        KVS_WARN("an error is told without its text", "status=%s text=\"%s\"", kvs_status_name(f->status), f->text);
+    rtr_exchange_head(x, &head); /* in any case: without a head the connection would wait for ever */
     kvs_buf_fini(&b);
     rtr_exchange_end(x);
 }
@@ -54,8 +56,14 @@ void rtr_exchange_fault(struct rtr_exchange *x, const struct rtr_fault *f)
 void rtr_exchange_reply(struct rtr_exchange *x, const char *json)
 {
     size_t backlog;
-    if (rtr_exchange_write(x, json, strlen(json), &backlog) == KVS_OK)
-        rtr_exchange_head(x, &(struct rtr_head){.http = 200});
+    struct rtr_fault f = {.retry_after_s = 1};
+    kvs_status s = rtr_exchange_write(x, json, strlen(json), &backlog);
+    if (s != KVS_OK) {
+        (void)rtr_fail(&f, s, NULL, "done, but the answer could not be written");
+        rtr_exchange_fault(x, &f);
+        return;
+    }
+    rtr_exchange_head(x, &(struct rtr_head){.http = 200});
     rtr_exchange_end(x);
 }
 
@@ -65,9 +73,14 @@ static kvs_status keep_job(struct rtr_dispatch *d, struct rtr_job *j)
 {
     if (d->job_count == d->jobs_max)
         return KVS_BUSY_QUEUE;
-    kvs_status s = kvs_map_put(d->job_by_id, j->id, d->job_count);
+    kvs_status s = rtr_defer_reserve(d, j->answer->choice_count);
+    if (s != KVS_OK)
+        return s;
+    s = kvs_map_put(d->job_by_id, j->id, d->job_count);
     if (s == KVS_OK)
         d->jobs[d->job_count++] = j;
+    else
+        rtr_defer_release(d, j->answer->choice_count);
     return s;
 }
 
@@ -109,8 +122,9 @@ void rtr_job_begin(struct rtr_dispatch *d, struct rtr_submit *s, net_conn conn, 
     }
     if (st != KVS_OK) {
         struct rtr_fault f = {.retry_after_s = 1};
-        (void)rtr_fail(&f, st, NULL, "the router cannot take another request now; try again later");
-        kvs_counter_add(d->m.outcome[4], 1);
+        (void)rtr_fail(&f, st, NULL, st == KVS_SELF_NOMEM ? "the router is out of memory; try again later"
+                                                         : "the router cannot take another request now; try again later");
+        rtr_jobs_count(d, st);
         if (s->x) {
             rtr_exchange_fault(s->x, &f);
             atomic_fetch_sub(&d->active, 1);
@@ -300,6 +314,11 @@ static size_t outcome_index(kvs_status s)
     return 5;
 }
 
+void rtr_jobs_count(struct rtr_dispatch *d, kvs_status outcome)
+{
+    kvs_counter_add(d->m.outcome[outcome_index(outcome)], 1);
+}
+
 static void finish_ok(struct rtr_dispatch *d, struct rtr_job *j, struct rtr_fault *f)
 {
     kvs_buf_clear(&d->scratch);
@@ -347,7 +366,7 @@ void rtr_job_finish(struct rtr_dispatch *d, uint64_t id, kvs_status status, cons
     f.retry_after_s = retry_after_s;
     if (j->x)
         finish_http(d, j, &f);
-    kvs_counter_add(d->m.outcome[outcome_index(f.status)], 1);
+    rtr_jobs_count(d, f.status);
     if (kvs_is_peer(f.status) || kvs_is_self(f.status))
         KVS_WARN("request failed", "req=%016" PRIx64 " status=%s text=\"%s\"", id, kvs_status_name(f.status), f.text);
     KVS_DEBUG("request over", "req=%016" PRIx64 " status=%s text=\"%s\" us=%" PRIu64, id, kvs_status_name(f.status), f.text,
@@ -365,6 +384,18 @@ void rtr_job_finish(struct rtr_dispatch *d, uint64_t id, kvs_status status, cons
 
 /* ---- once in a while ---- */
 
+/* HTTP threads say when a client has left or reads again, if they have memory for that. */
+static void look_after(struct rtr_dispatch *d, struct rtr_job *j)
+{
+    size_t backlog;
+    bool completed;
+    rtr_exchange_look(j->x, &backlog, &completed);
+    if (completed)
+        rtr_defer(d, &(struct rtr_deferred){.type = RTR_EV_GONE, .id = j->id});
+    else if (j->paused && backlog <= RTR_BACKLOG_LOW)
+        rtr_job_pause(d, j, false);
+}
+
 void rtr_jobs_tick(struct rtr_dispatch *d, uint64_t now_us)
 {
     static const char comment[] = ": waiting\n\n";
@@ -376,6 +407,7 @@ void rtr_jobs_tick(struct rtr_dispatch *d, uint64_t now_us)
             rtr_client_look(d, j, now_us);
             continue;
         }
+        look_after(d, j);
         if (!j->answer->stream)
             continue;
         if (!j->head_sent && now_us - j->arrived_us >= d->head_after_us)

@@ -44,6 +44,15 @@ static struct rtr_peer *live_peer(struct rtr_dispatch *d, const char *id, uint64
     return NULL;
 }
 
+/* One dial a URL: what is dialed already stays as it is. */
+static void dial(struct rtr_dispatch *d, const struct msg_card *card)
+{
+    kvs_status s = net_rpc_dial(d->rpc, card->control_url);
+    d->dial_again |= s == KVS_SELF_NOMEM;
+    if (s != KVS_OK && s != KVS_SELF_NOMEM)
+        KVS_WARN("worker cannot be dialed", "worker=%s url=\"%s\" status=%s", card->id, card->control_url, kvs_status_name(s));
+}
+
 static void put(struct rtr_dispatch *d, const struct msg_member *m)
 {
     char old_url[MSG_URL_MAX] = "";
@@ -59,8 +68,16 @@ static void put(struct rtr_dispatch *d, const struct msg_member *m)
         rtr_digests_seen(d, &m->card);
     if (old_url[0] && !url_is_used(d, old_url))
         net_rpc_undial(d->rpc, old_url);
-    if (net_rpc_dial(d->rpc, m->card.control_url) != KVS_OK)
-        KVS_WARN("worker cannot be dialed", "worker=%s url=\"%s\"", m->card.id, m->card.control_url);
+    dial(d, &m->card);
+}
+
+void rtr_members_tick(struct rtr_dispatch *d)
+{
+    if (!d->dial_again)
+        return;
+    d->dial_again = false;
+    for (uint32_t i = 0; i < d->member_count; i++)
+        dial(d, &d->members[i]);
 }
 
 static void gone(struct rtr_dispatch *d, const struct msg_member *m)

@@ -293,7 +293,10 @@ kvs_status rtr_params_parse(rtr_kind kind, const void *body, size_t n, struct rt
     p->kind = kind;
     if (n == 0)
         return rtr_fail(f, KVS_REQ_INVALID, NULL, "the body is empty; send a JSON object");
-    json_t *o = json_loadb(body, n, JSON_REJECT_DUPLICATES, &e);
+    bool no_memory;
+    json_t *o = rtr_params_load(body, n, JSON_REJECT_DUPLICATES, &e, &no_memory);
+    if (no_memory)
+        return rtr_fail(f, KVS_SELF_NOMEM, NULL, "out of memory");
     if (!o)
         return bad_json(body, n, &e, f);
     p->json = o;

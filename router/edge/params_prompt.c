@@ -13,6 +13,28 @@
 
 static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
 
+static _Thread_local bool starved; /* an allocation of jansson's on this thread has failed */
+
+static void *take(size_t n)
+{
+    void *p = malloc(n);
+    starved |= p == NULL;
+    return p;
+}
+
+void rtr_params_setup(void)
+{
+    json_set_alloc_funcs(take, free);
+}
+
+json_t *rtr_params_load(const char *text, size_t n, size_t flags, json_error_t *e, bool *no_memory_out)
+{
+    starved = false;
+    json_t *o = json_loadb(text, n, flags, e);
+    *no_memory_out = o == NULL && starved;
+    return o;
+}
+
 static kvs_status no_memory(struct rtr_fault *f)
 {
     return rtr_fail(f, KVS_SELF_NOMEM, NULL, "out of memory");
@@ -94,8 +116,10 @@ static kvs_status read_tool_calls(json_t *m, size_t i, struct rtr_fault *f)
             return rtr_fail(f, KVS_REQ_INVALID, param, "'%s': each call must have a function with a name", param);
         if (!json_is_string(args))
             continue;
-        json_t *o = json_string_length(args) == 0 ? json_object()
-                                                  : json_loadb(json_string_value(args), json_string_length(args), 0, NULL);
+        bool empty = json_string_length(args) == 0, starving = empty;
+        json_t *o = empty ? json_object() : rtr_params_load(json_string_value(args), json_string_length(args), 0, NULL, &starving);
+        if (!o && starving)
+            return no_memory(f);
         if (!json_is_object(o)) {
             json_decref(o);
             return rtr_fail(f, KVS_REQ_INVALID, param, "'%s': a function's arguments must be a JSON object in a string", param);

@@ -33,9 +33,11 @@ static bool decodes(const struct rtr_peer *p)
 
 void rtr_peer_up(struct rtr_dispatch *d, net_conn conn, const struct msg_hello *hello)
 {
-    struct rtr_peer *p = d->peer_count < d->peers_max ? calloc(1, sizeof(*p)) : NULL;
+    bool room = d->peer_count < d->peers_max;
+    struct rtr_peer *p = room ? calloc(1, sizeof(*p)) : NULL;
     if (!p) {
-        net_rpc_close(d->rpc, conn, KVS_BUSY_FULL, "the router's table of workers is full");
+        net_rpc_close(d->rpc, conn, room ? KVS_SELF_NOMEM : KVS_BUSY_FULL,
+                      room ? "the router is out of memory" : "the router's table of workers is full");
         return;
     }
     for (uint32_t i = 0; i < d->peer_count; i++) /* a new life of a worker whose old connection is not yet known to be dead */
@@ -146,6 +148,14 @@ static void drop_header(struct rtr_peer *p)
     p->header_total = p->header_got = 0;
 }
 
+/* The call for its model's header is over without a model; it is made again. */
+static void model_later(struct rtr_peer *p)
+{
+    p->info_stream = 0;
+    p->retry_at_us = kvs_now_us() + MODEL_RETRY_US;
+    drop_header(p);
+}
+
 static void on_piece(struct rtr_dispatch *d, struct rtr_peer *p, const uint8_t *payload, size_t n)
 {
     struct msg_model_info_piece piece;
@@ -155,6 +165,12 @@ static void on_piece(struct rtr_dispatch *d, struct rtr_peer *p, const uint8_t *
     if (s == KVS_OK && first && piece.total > 0 && piece.total <= MSG_MODEL_HEADER_MAX) {
         p->header = malloc(piece.total);
         p->header_total = piece.total;
+    }
+    if (s == KVS_SELF_NOMEM || (first && p->header_total && !p->header)) { /* its END is for nobody then */
+        KVS_WARN("no memory for a piece of a model's header", "worker=%s bytes=%" PRIu64, p->id, p->header_total);
+        net_rpc_cancel(d->rpc, p->conn, p->info_stream);
+        model_later(p);
+        return;
     }
     bool fits = s == KVS_OK && p->header && piece.total == p->header_total && piece.offset == p->header_got &&
                 piece.count <= p->header_total - p->header_got;
@@ -174,12 +190,16 @@ static void on_info_end(struct rtr_dispatch *d, struct rtr_peer *p, const struct
     bool whole = end->status == KVS_OK && p->header && p->header_got == p->header_total;
     if (!whole) {
         KVS_WARN("model header did not arrive", "worker=%s status=%s text=\"%s\"", p->id, kvs_status_name(end->status), end->text);
-        p->retry_at_us = kvs_now_us() + MODEL_RETRY_US;
-        drop_header(p);
+        model_later(p);
         return;
     }
     kvs_status s = rtr_models_add(d->models, &p->card, p->header, p->header_total, &m, &e);
     drop_header(p);
+    if (s == KVS_SELF_NOMEM) { /* no fault of the worker's */
+        KVS_WARN("no memory for a model's tables", "worker=%s model=%s", p->id, p->card.model);
+        model_later(p);
+        return;
+    }
     if (s != KVS_OK) {
         refuse(d, p, e.text);
         return;
@@ -195,14 +215,8 @@ static void remember(struct rtr_dispatch *d, const struct msg_card *card)
     uint32_t i = 0;
     while (i < d->member_count && strcmp(d->members[i].id, card->id) != 0)
         i++;
-    if (i == d->member_cap) {
-        uint32_t cap = d->member_cap ? d->member_cap * 2 : 8;
-        struct msg_card *grown = cap <= MSG_MEMBERS_MAX ? realloc(d->members, cap * sizeof(*grown)) : NULL;
-        if (!grown)
-            return;
-        d->members = grown;
-        d->member_cap = cap;
-    }
+    if (i == MSG_MEMBERS_MAX)
+        return;
     d->members[i] = *card;
     d->member_count += i == d->member_count;
 }
@@ -271,8 +285,9 @@ static void on_tokens(struct rtr_dispatch *d, struct rtr_peer *p, const uint8_t 
 {
     struct msg_tokens t;
     struct kvs_error e = {0};
-    if (msg_tokens_decode(payload, n, &d->arena, &t, &e) != KVS_OK) {
-        net_rpc_close(d->rpc, p->conn, KVS_PEER_PROTOCOL, e.text);
+    kvs_status s = msg_tokens_decode(payload, n, &d->arena, &t, &e);
+    if (s != KVS_OK) { /* whatever the cause: what is lost of a stream is made good by another attempt */
+        net_rpc_close(d->rpc, p->conn, s, e.text);
         return;
     }
     for (uint32_t i = 0; i < t.count; i++)
@@ -286,10 +301,12 @@ static void on_load(struct rtr_dispatch *d, struct rtr_peer *p, const uint8_t *p
         p->load = calloc(1, sizeof(*p->load));
     if (!p->load)
         return;
-    if (msg_load_decode(payload, n, &d->arena, p->load, &e) != KVS_OK) {
+    kvs_status s = msg_load_decode(payload, n, &d->arena, p->load, &e);
+    if (s != KVS_OK) {
         free(p->load);
         p->load = NULL;
-        net_rpc_close(d->rpc, p->conn, KVS_PEER_PROTOCOL, e.text);
+        if (s != KVS_SELF_NOMEM) /* the next report does as well */
+            net_rpc_close(d->rpc, p->conn, s, e.text);
         return;
     }
     rtr_board_page(d->board, p->id, p->load->metrics, p->load->metrics_bytes);
@@ -434,9 +451,12 @@ void rtr_peer_pause(struct rtr_dispatch *d, const struct rtr_action *a)
     if (!p || !p->tokens_stream)
         return;
     kvs_buf_clear(&d->scratch);
-    if (msg_pause_encode(&m, &d->scratch) != KVS_OK ||
-        net_rpc_pause(d->rpc, p->conn, p->tokens_stream, d->scratch.data, d->scratch.len, !a->flag) != KVS_OK)
-        KVS_WARN("pause could not be sent", "worker=%s req=%llu", p->id, (unsigned long long)a->id);
+    if (msg_pause_encode(&m, &d->scratch) == KVS_OK &&
+        net_rpc_pause(d->rpc, p->conn, p->tokens_stream, d->scratch.data, d->scratch.len, !a->flag) == KVS_OK)
+        return;
+    KVS_WARN(a->flag ? "pause could not be sent" : "resume could not be sent", "worker=%s req=%llu", p->id, (unsigned long long)a->id);
+    if (!a->flag) /* it would stand still to its deadline; elsewhere it goes on */
+        net_rpc_close(d->rpc, p->conn, KVS_PEER_LOST, "a RESUME could not be sent");
 }
 
 kvs_status rtr_peer_order(struct rtr_dispatch *d, const char *id, msg_method method, msg_role role)

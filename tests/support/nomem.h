@@ -1,0 +1,23 @@
+/* nomem.h - an allocator that fails where a test says, and counts. A test program that uses it is linked with
+ *   -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=free,--wrap=strdup,--wrap=aligned_alloc
+ * (tst_nomem in CMake), which puts it in front of everything that is linked into the program, not in front of what shared libraries do.
+ * SPDX-License-Identifier: Apache-2.0 */
+#ifndef KVS_TESTS_NOMEM_H
+#define KVS_TESTS_NOMEM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The n-th allocation from now on (0: the next) fails, that one only; of threads for which `here` says true (tst_nomem_where). */
+void tst_nomem_arm(int64_t n);
+/* Nothing fails any more. True: one has failed since tst_nomem_arm. */
+bool tst_nomem_disarm(void);
+bool tst_nomem_fired(void);
+/* Allocations that were asked for since tst_nomem_arm, by the threads that count. */
+int64_t tst_nomem_seen(void);
+/* Allocations that were not given back. */
+int64_t tst_nomem_live(void);
+/* NULL: all threads. Set before any other thread runs. */
+void tst_nomem_where(bool (*here)(void));
+
+#endif
