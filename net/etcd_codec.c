@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/etcd_codec.h"
 #include "base/json.h"
-#include <jansson.h>
+#include "net/json_load.h"
 #include <string.h>
 
 #define SCRATCH_MAX ((size_t)4 << 20) /* base64 of one value; etcd takes 1.5 MiB */
@@ -370,20 +370,21 @@ static kvs_status read_answer(const json_t *root, struct kvs_arena *a, struct ne
     return read_kvs(range, a, out, err);
 }
 
-static json_t *parse(const void *json, size_t n)
+static kvs_status parse(const void *json, size_t n, json_t **out, struct kvs_error *err)
 {
-    return json_loadb(json, n, JSON_REJECT_DUPLICATES, NULL);
+    kvs_status s = net_json_load(json, n, JSON_REJECT_DUPLICATES, NULL, out);
+    return s == KVS_OK ? s : s == KVS_SELF_NOMEM ? kvs_fail(err, s, "out of memory") : malformed(err, "not JSON");
 }
 
 kvs_status net_etcd_answer_decode(const void *json, size_t n, struct kvs_arena *a, struct net_etcd_answer *out,
                                   struct kvs_error *err)
 {
-    json_t *root = parse(json, n);
+    json_t *root;
+    kvs_status s = parse(json, n, &root, err);
     memset(out, 0, sizeof *out);
-    if (root == NULL) {
-        return malformed(err, "not JSON");
+    if (s == KVS_OK) {
+        s = read_answer(root, a, out, err);
     }
-    kvs_status s = read_answer(root, a, out, err);
     json_decref(root);
     return s;
 }
@@ -448,19 +449,21 @@ static kvs_status read_watch(const json_t *root, struct kvs_arena *a, struct net
 kvs_status net_etcd_watch_decode(const void *json, size_t n, struct kvs_arena *a, struct net_etcd_watch_line *out,
                                  struct kvs_error *err)
 {
-    json_t *root = parse(json, n);
+    json_t *root;
+    kvs_status s = parse(json, n, &root, err);
     memset(out, 0, sizeof *out);
-    if (root == NULL) {
-        return malformed(err, "not JSON");
+    if (s == KVS_OK) {
+        s = read_watch(root, a, out, err);
     }
-    kvs_status s = read_watch(root, a, out, err);
     json_decref(root);
     return s;
 }
 
 int net_etcd_error_decode(const void *json, size_t n, char *text_out, size_t cap)
 {
-    json_t *root = parse(json, n);
+    struct kvs_error ignored = {0};
+    json_t *root;
+    (void)parse(json, n, &root, &ignored);
     const json_t *inner = json_object_get(root, "error");
     const json_t *o = json_is_object(inner) ? inner : root; /* streams nest it */
     const char *text = json_string_value(json_object_get(o, "message"));

@@ -538,7 +538,6 @@ static void on_connection(void *user, struct MHD_Connection *c, void **state, en
 kvs_status rtr_http_start(const struct rtr_http_config *cfg, struct rtr_http **out, char *url_out, size_t url_cap, struct kvs_error *err)
 {
     int fd;
-    rtr_params_setup();
     kvs_status s = net_listen_socket(cfg->listen, &fd, url_out, url_cap, err);
     if (s != KVS_OK)
         return s;

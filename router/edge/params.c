@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "router/edge/params.h"
 
+#include "net/json_load.h"
 #include "router/core/router.h"
 #include "router/edge/params_prompt.h"
 
@@ -293,16 +294,14 @@ kvs_status rtr_params_parse(rtr_kind kind, const void *body, size_t n, struct rt
     p->kind = kind;
     if (n == 0)
         return rtr_fail(f, KVS_REQ_INVALID, NULL, "the body is empty; send a JSON object");
-    bool no_memory;
-    json_t *o = rtr_params_load(body, n, JSON_REJECT_DUPLICATES, &e, &no_memory);
-    if (no_memory)
-        return rtr_fail(f, KVS_SELF_NOMEM, NULL, "out of memory");
-    if (!o)
-        return bad_json(body, n, &e, f);
+    json_t *o;
+    kvs_status s = net_json_load(body, n, JSON_REJECT_DUPLICATES, &e, &o);
+    if (s != KVS_OK)
+        return s == KVS_SELF_NOMEM ? rtr_fail(f, s, NULL, "out of memory") : bad_json(body, n, &e, f);
     p->json = o;
     if (!json_is_object(o))
         return rtr_fail(f, KVS_REQ_INVALID, NULL, "the body must be a JSON object");
-    kvs_status s = read_model(o, p, f);
+    s = read_model(o, p, f);
     if (s == KVS_OK)
         s = read_stream(o, p, f);
     if (s == KVS_OK)

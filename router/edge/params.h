@@ -39,7 +39,5 @@ struct rtr_params {
 /* body need not be NUL-terminated. On failure *f says what and where. rtr_params_fini in both cases. */
 KVS_MUST_CHECK kvs_status rtr_params_parse(rtr_kind kind, const void *body, size_t n, struct rtr_params *out, struct rtr_fault *f);
 void rtr_params_fini(struct rtr_params *p);
-/* Once, before any thread parses JSON: jansson's parser takes memory through us, since it tells of a lack of it as of broken syntax. */
-void rtr_params_setup(void);
 
 #endif

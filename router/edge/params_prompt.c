@@ -7,33 +7,13 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "router/edge/params_prompt.h"
 
+#include "net/json_load.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
-
-static _Thread_local bool starved; /* an allocation of jansson's on this thread has failed */
-
-static void *take(size_t n)
-{
-    void *p = malloc(n);
-    starved |= p == NULL;
-    return p;
-}
-
-void rtr_params_setup(void)
-{
-    json_set_alloc_funcs(take, free);
-}
-
-json_t *rtr_params_load(const char *text, size_t n, size_t flags, json_error_t *e, bool *no_memory_out)
-{
-    starved = false;
-    json_t *o = json_loadb(text, n, flags, e);
-    *no_memory_out = o == NULL && starved;
-    return o;
-}
 
 static kvs_status no_memory(struct rtr_fault *f)
 {
@@ -116,9 +96,13 @@ static kvs_status read_tool_calls(json_t *m, size_t i, struct rtr_fault *f)
             return rtr_fail(f, KVS_REQ_INVALID, param, "'%s': each call must have a function with a name", param);
         if (!json_is_string(args))
             continue;
-        bool empty = json_string_length(args) == 0, starving = empty;
-        json_t *o = empty ? json_object() : rtr_params_load(json_string_value(args), json_string_length(args), 0, NULL, &starving);
-        if (!o && starving)
+        json_t *o = NULL;
+        kvs_status s = KVS_OK;
+        if (json_string_length(args) == 0)
+            s = (o = json_object()) ? KVS_OK : KVS_SELF_NOMEM;
+        else
+            s = net_json_load(json_string_value(args), json_string_length(args), 0, NULL, &o);
+        if (s == KVS_SELF_NOMEM)
             return no_memory(f);
         if (!json_is_object(o)) {
             json_decref(o);

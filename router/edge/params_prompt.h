@@ -10,7 +10,4 @@
 KVS_MUST_CHECK kvs_status rtr_params_chat(json_t *body, struct rtr_params *p, struct rtr_fault *f);
 KVS_MUST_CHECK kvs_status rtr_params_prompt(json_t *body, struct rtr_params *p, struct rtr_fault *f);
 
-/* json_loadb that tells apart what jansson does not: *no_memory_out with NULL means that memory ran out, not that the text is bad. */
-json_t *rtr_params_load(const char *text, size_t n, size_t flags, json_error_t *e, bool *no_memory_out);
-
 #endif

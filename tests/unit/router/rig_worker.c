@@ -36,7 +36,7 @@ struct rig_worker {
     struct kvs_timer *speak, *report;
     struct rig_script *script;
     net_conn conn;
-    uint32_t tokens_stream, load_stream;
+    uint32_t register_stream, tokens_stream, load_stream;
     struct msg_card card;
     char peer[MSG_ID_MAX];
     uint8_t *header;
@@ -229,14 +229,13 @@ static kvs_status check(void *user, const struct msg_hello *h, struct kvs_error 
 static void on_up(void *user, net_conn conn, const struct msg_hello *h, bool dialed, const char *url)
 {
     struct rig_worker *w = user;
-    uint32_t stream;
     (void)h;
     (void)dialed;
     (void)url;
     w->conn = conn;
     kvs_status s = msg_card_encode(&w->card, &w->buf);
     assert_int_equal(s, KVS_OK);
-    assert_int_equal(net_rpc_call(w->rpc, conn, MSG_REGISTER, 0, "", w->buf.data, w->buf.len, &stream), KVS_OK);
+    assert_int_equal(net_rpc_call(w->rpc, conn, MSG_REGISTER, 0, "", w->buf.data, w->buf.len, &w->register_stream), KVS_OK);
     kvs_buf_clear(&w->buf);
 }
 
@@ -298,12 +297,12 @@ static void ignore_bytes(void *user, net_conn conn, uint32_t stream, const uint8
     (void)n;
 }
 
-static void ignore_end(void *user, net_conn conn, uint32_t stream, const struct msg_end *e)
+/* Only registration: without it there is no point in staying. */
+static void on_end(void *user, net_conn conn, uint32_t stream, const struct msg_end *e)
 {
-    (void)user;
-    (void)conn;
-    (void)stream;
-    (void)e;
+    struct rig_worker *w = user;
+    if (stream == w->register_stream && e->status != KVS_OK)
+        net_rpc_close(w->rpc, conn, KVS_PEER_REFUSED, "not registered");
 }
 
 static void run(void *arg)
@@ -360,7 +359,7 @@ struct rig_worker *rig_worker_start(const char *control_url, const char *id, msg
                                  .on_ack = ignore_ack,
                                  .on_nack = ignore_bytes,
                                  .on_item = ignore_bytes,
-                                 .on_end = ignore_end,
+                                 .on_end = on_end,
                                  .on_pause = on_pause};
     assert_int_equal(kvs_loop_create(&w->loop), KVS_OK);
     assert_int_equal(kvs_timer_create(w->loop, speak, w, &w->speak), KVS_OK);
