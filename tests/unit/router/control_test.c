@@ -9,6 +9,7 @@
 #include <cmocka.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -20,6 +21,7 @@
 #include "proto/frame.h"
 #include "proto/wire.h"
 #include "sys/clock.h"
+#include "tests/support/nomem.h"
 #include "tests/unit/router/rig.h"
 
 #define TEXT "Once upon a time there was a router."
@@ -60,10 +62,12 @@ static void on_up(void *user, net_conn conn, const struct msg_hello *h, bool dia
 
 static void on_down(void *user, net_conn conn, kvs_status why, const char *text)
 {
-    (void)user;
+    struct client *c = user;
     (void)conn;
     (void)why;
     (void)text;
+    c->conn = 0;
+    kvs_loop_stop(c->loop);
 }
 
 static void on_call(void *user, net_conn conn, uint32_t stream, const struct msg_call *call)
@@ -493,13 +497,61 @@ static void test_a_client_that_takes_no_chunk_is_cut(void **state)
     free(s);
 }
 
+static bool is_router(void)
+{
+    char name[32] = "";
+    (void)pthread_getname_np(pthread_self(), name, sizeof(name));
+    return strcmp(name, "rig-router") == 0;
+}
+
+static void connected(struct client *c)
+{
+    while (c->conn == 0)
+        run(c);
+}
+
+/* Each allocation of the router fails in turn: the call ends, with the answer or with an error, or its connection does. */
+static void test_each_allocation(void **state)
+{
+    struct rig *r = *state;
+    struct client *c = &r->client;
+    uint32_t answers = 0, errors = 0, lost = 0;
+    int64_t n = 0;
+    for (bool reached = true; reached; n++) {
+        struct msg_generate g = {.request = 100 + (uint64_t)n, .prompt = "hello", .max_tokens = 3};
+        connected(c);
+        tst_nomem_arm(n);
+        generate(c, &g);
+        run(c);
+        reached = tst_nomem_disarm();
+        assert_true(c->ended || c->conn == 0);
+        assert_true(!c->ended || c->end.status == KVS_OK || (reached && c->end.text[0] != 0));
+        if (c->ended && c->end.status == KVS_OK)
+            assert_string_equal(c->text, "Onc");
+        answers += reached && c->ended && c->end.status == KVS_OK;
+        errors += reached && c->ended && c->end.status != KVS_OK;
+        lost += reached && !c->ended;
+        for (bool served = false; reached && !served;) { /* the worker may be on its way back */
+            connected(c);
+            g.request += 1000;
+            generate(c, &g);
+            run(c);
+            served = c->ended && c->end.status == KVS_OK;
+        }
+    }
+    print_message("%lld allocations: %u went on, %u errors, %u lost\n", (long long)n - 1, answers, errors, lost);
+    assert_true(n > 10 && errors > 3 && answers > 0);
+}
+
 int main(void)
 {
+    tst_nomem_where(is_router);
 #define WITH(f) cmocka_unit_test_setup_teardown(f, start, stop)
     const struct CMUnitTest tests[] = {
         WITH(test_generate_by_text_and_by_ids), WITH(test_refusals_say_why),
         WITH(test_abort_reaches_the_worker),    WITH(test_a_cancelled_call_reaches_the_worker),
         WITH(test_a_client_that_is_lost_frees_the_worker), cmocka_unit_test(test_a_client_that_takes_no_chunk_is_cut),
+        WITH(test_each_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
