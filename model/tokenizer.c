@@ -413,6 +413,7 @@ static kvs_status read_merges(struct mdl_tokenizer *t, const struct mdl_gguf *g,
 static kvs_status mark_whole(struct mdl_tokenizer *t, struct kvs_error *err)
 {
     if (t->pretok != NULL && (mdl_pretok_flags(t->pretok) & MDL_PRETOK_WHOLE) != 0) {
+        t->part_mark = MDL_WORD_PART;
         memset(t->whole, 1, t->vocab);
         return KVS_OK;
     }
@@ -475,6 +476,11 @@ static void sort_texts(const struct mdl_tokenizer *t, int32_t *v, int32_t *scrat
     }
 }
 
+static void note_second(struct mdl_specials *s, uint8_t first, uint8_t second)
+{
+    s->second[first][second / 32] |= 1u << second % 32;
+}
+
 static kvs_status collect_specials(struct mdl_tokenizer *t, bool user_only, struct mdl_specials *out,
                                    struct kvs_error *err)
 {
@@ -491,7 +497,9 @@ static kvs_status collect_specials(struct mdl_tokenizer *t, bool user_only, stru
                 continue;
             if (pass == 1) {
                 out->ids[n] = (int32_t)i;
-                out->first[(uint8_t)s.data[0]] = true;
+                if (s.len > 1)
+                    note_second(out, (uint8_t)s.data[0], (uint8_t)s.data[1]);
+                out->begin[(uint8_t)s.data[0] + 1]++;
             }
             n++;
         }
@@ -502,6 +510,8 @@ static kvs_status collect_specials(struct mdl_tokenizer *t, bool user_only, stru
         }
     }
     out->count = n;
+    for (int b = 0; b < 256; b++)
+        out->begin[b + 1] += out->begin[b];
     scratch = calloc((size_t)n + 1, sizeof *scratch);
     if (scratch == NULL)
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for the vocabulary");
@@ -588,6 +598,8 @@ static kvs_status fill(struct mdl_tokenizer *t, const struct mdl_gguf *g, struct
         st = mark_whole(t, err);
     if (st == KVS_OK && t->spm)
         find_joins(t);
+    if (st == KVS_OK && (t->cuts = mdl_cuts_create(t)) == NULL)
+        st = kvs_fail(err, KVS_SELF_NOMEM, "no memory for the tokenizer");
     if (st == KVS_OK)
         st = collect_specials(t, false, &t->special_all, err);
     if (st == KVS_OK)
@@ -644,6 +656,7 @@ void mdl_tokenizer_destroy(struct mdl_tokenizer *t)
     free(t->special_all.ids);
     free(t->special_user.ids);
     mdl_word_caches_destroy(t->words);
+    mdl_cuts_destroy(t->cuts);
     free(t);
 }
 

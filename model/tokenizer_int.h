@@ -4,6 +4,7 @@
  *   pretok.c     byte-level BPE: text to pieces, by the passes that the file's .pre names (split.h: their matchers, unicode.h: their classes)
  *   merge.c      one piece to ids: merges by priority, the same machine for BPE (ranks) and SPM (scores)
  *   words.c      what words became lately
+ *   cuts.c       where text without spaces can be cut
  *   encode.c     mdl_encode: special tokens cut out, the rest handed to the above
  *   detok.c      ids to text as it becomes certain
  *
@@ -39,7 +40,8 @@ struct mdl_pair {
 struct mdl_specials {
     int32_t *ids;
     uint32_t count;
-    bool first[256]; /* some text begins with this byte */
+    uint32_t begin[257];      /* those from begin[b] to begin[b + 1] have b for their first byte */
+    uint32_t second[256][8]; /* bit b of second[a]: some text begins with a, b */
 };
 
 struct mdl_pretok;
@@ -71,6 +73,8 @@ struct mdl_tokenizer {
     struct mdl_specials special_all, special_user; /* with and without MDL_PARSE_SPECIAL */
     const struct mdl_pretok *pretok; /* byte-level BPE */
     struct mdl_word_caches *words;
+    struct mdl_cuts *cuts;
+    unsigned part_mark; /* MDL_WORD_PART where a part of a piece is not taken for what it would be as a piece */
     uint32_t joins[256][8]; /* SPM: bit b of joins[a]: byte b may follow byte a within a token, or within a character */
 };
 
@@ -99,6 +103,12 @@ KVS_MUST_CHECK kvs_status mdl_pretok_split(const struct mdl_pretok *p, const uin
 /* For tests. plain: every pass looks at every place of every piece; else *short_cuts grows by the pieces that skipped passes. */
 KVS_MUST_CHECK kvs_status mdl_pretok_split_how(const struct mdl_pretok *p, const uint8_t *text, size_t n, bool plain,
                                                size_t *short_cuts, mdl_piece_fn fn, void *user);
+
+/* cuts.c */
+struct mdl_cuts *mdl_cuts_create(const struct mdl_tokenizer *t); /* NULL: no memory */
+void mdl_cuts_destroy(struct mdl_cuts *c);
+/* Bytes up to the first place within the text that no text of the vocabulary spans; n when there is none. 1 <= n. */
+size_t mdl_cut_end(const struct mdl_cuts *c, const uint8_t *text, size_t n);
 
 /* merge.c */
 struct mdl_symbol {

@@ -339,31 +339,180 @@ static void test_cuts(void **state)
     free(part);
 }
 
-/* The key is the word's bytes and zeros, wherever the readable bytes end; words that differ in one bit or in length are different words. */
+/* The key is the word's bytes and zeros, wherever the readable bytes end; words that differ in one bit, in length or in the mark are
+ * different words. */
 static void test_words_are_told_apart(void **state)
 {
     (void)state;
     struct kvs_rng rng = {5};
-    uint8_t text[2 * MDL_WORD_BYTES];
-    for (int i = 0; i < 20000; i++) {
-        size_t n = 1 + (size_t)kvs_rng_below(&rng, MDL_WORD_BYTES), bit = (size_t)kvs_rng_below(&rng, 8 * n);
-        struct mdl_word word = {.len = (uint8_t)n, .count = 1};
-        uint64_t key[4];
+    uint8_t text[2 * MDL_LONG_BYTES];
+    for (int i = 0; i < 40000; i++) {
+        bool is_short = i % 2 == 0;
+        size_t n = 1 + (size_t)kvs_rng_below(&rng, is_short ? MDL_SHORT_BYTES : MDL_LONG_BYTES),
+               bit = (size_t)kvs_rng_below(&rng, 8 * n);
+        struct mdl_short_word s = {.count = 1};
+        struct mdl_long_word l = {.len = (uint8_t)n, .count = 1};
+        uint64_t key[6];
         for (size_t k = 0; k < sizeof text; k++)
             text[k] = (uint8_t)kvs_rng_next(&rng);
-        memcpy(word.key, text, n);
-        mdl_word_key(text, n, text + sizeof text, key);
-        assert_true(mdl_word_is(&word, key, n));
+        memcpy(s.key, text, is_short ? n : 0);
+        ((uint8_t *)s.key)[15] = (uint8_t)n;
+        memcpy(l.key, text, n);
         uint8_t *copy = malloc(n); /* nothing behind it may be read */
         memcpy(copy, text, n);
-        mdl_word_key(copy, n, copy + n, key);
+        for (int there = 0; there < 2; there++) {
+            const uint8_t *at = there == 0 ? copy : text, *limit = there == 0 ? copy + n : text + sizeof text;
+            mdl_word_load(at, n, limit, key, 6);
+            assert_true(mdl_long_is(&l, key, n, 0));
+            assert_false(mdl_long_is(&l, key, n + 1, 0) || mdl_long_is(&l, key, n, MDL_WORD_PART));
+            if (!is_short)
+                continue;
+            mdl_short_key(at, n, MDL_WORD_PART, limit, key);
+            assert_false(mdl_short_is(&s, key));
+            mdl_short_key(at, n, 0, limit, key);
+            assert_true(mdl_short_is(&s, key));
+        }
         free(copy);
-        assert_true(mdl_word_is(&word, key, n));
-        assert_false(mdl_word_is(&word, key, n + 1));
         text[bit / 8] ^= (uint8_t)(1u << bit % 8);
-        mdl_word_key(text, n, text + sizeof text, key);
-        assert_false(mdl_word_is(&word, key, n));
+        mdl_word_load(text, n, text + sizeof text, key, 6);
+        assert_false(mdl_long_is(&l, key, n, 0));
+        if (is_short) {
+            mdl_short_key(text, n, 0, text + sizeof text, key);
+            assert_false(mdl_short_is(&s, key));
+        }
     }
+}
+
+/* Some text of the vocabulary lies over the place in front of text[at]: asked of all that could, one by one. */
+static bool some_text_spans(const struct mdl_tokenizer *t, const uint8_t *text, size_t n, size_t at)
+{
+    for (size_t from = at > t->longest ? at - t->longest : 0; from < at; from++) {
+        for (size_t to = at + 1; to <= n && to - from <= t->longest; to++) {
+            if (mdl_text_find(t, text + from, to - from) != MDL_NO_ID)
+                return true;
+        }
+    }
+    return false;
+}
+
+/* Text put together from the vocabulary's own texts that are not ASCII, and now and then a byte or a character of any kind. */
+static size_t wide_text(const struct mdl_tokenizer *t, struct kvs_rng *rng, char *out, size_t cap)
+{
+    size_t n = 0, want = (size_t)kvs_rng_below(rng, cap - 80);
+    while (n < want) {
+        struct mdl_str s = mdl_text(t, (int32_t)kvs_rng_below(rng, t->text_count));
+        bool wide = false;
+        for (size_t i = 0; i < s.len; i++)
+            wide |= (s.data[i] & 0x80) != 0;
+        uint64_t kind = kvs_rng_below(rng, 64);
+        if (kind == 0)
+            out[n++] = (char)kvs_rng_next(rng);
+        else if (kind < 4)
+            n += (size_t)kvs_utf8_encode(0x3040 + (uint32_t)kvs_rng_below(rng, 0x6000), (uint8_t *)out + n);
+        else if (s.len <= 64 && (wide || kind == 4)) {
+            memcpy(out + n, s.data, s.len);
+            n += s.len;
+        }
+    }
+    return n;
+}
+
+/* No text spans a cut, and nearly all places that none spans are cuts: too few would be slow, and nothing else would show it. */
+static void check_places(struct mdl_tokenizer *t, const char *name)
+{
+    struct kvs_rng rng = {31};
+    char text[500];
+    size_t free_places = 0, cuts = 0;
+    for (int i = 0; i < 300; i++) {
+        size_t n = wide_text(t, &rng, text, sizeof text), from = 0;
+        const uint8_t *bytes = (const uint8_t *)text;
+        for (int k = 0; k < 2; k++)
+            check_same(t, text, n, 0, SIZE_MAX);
+        for (size_t at = 1; i < 20 && at < n; at++) {
+            bool cut = from + mdl_cut_end(t->cuts, bytes + from, n - from) == at;
+            bool free_here = (bytes[at] & 0xc0) != 0x80 && ((bytes[at] | bytes[at - 1]) & 0x80) != 0 &&
+                             !some_text_spans(t, bytes, n, at);
+            if (cut && !free_here)
+                fail_msg("%s: a text spans the cut at %zu of '%.*s'", name, at, (int)n, text);
+            from = cut ? at : from;
+            free_places += free_here;
+            cuts += cut;
+        }
+    }
+    print_message("%s: %zu cuts at %zu places that no text spans\n", name, cuts, free_places);
+    assert_true(free_places > 200);
+    assert_true(cuts * 10 > free_places * 9);
+    mdl_tokenizer_destroy(t);
+}
+
+static void test_cuts_of_wide_text(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"gpt-2", "starcoder", "deepseek-llm", "falcon", "llama-spm"};
+    size_t there = 0;
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        struct mdl_tokenizer *t = shared_vocab(names[i]);
+        if (t == NULL)
+            continue;
+        check_places(t, names[i]);
+        there++;
+    }
+    if (there == 0)
+        skip();
+}
+
+/* GPT-2's letters for bytes: those that print stand for themselves, the others for U+0100 and on. */
+static size_t letters(const char *bytes, char *out)
+{
+    size_t n = 0;
+    for (; *bytes != '\0'; bytes++) {
+        uint32_t byte = (uint8_t)*bytes, others = 0;
+        for (uint32_t b = 0; b < byte; b++)
+            others += b < '!' || (b > '~' && b < 0xa1) || b == 0xad;
+        bool prints = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte != 0xad);
+        n += (size_t)kvs_utf8_encode(prints ? byte : 256 + others, (uint8_t *)out + n);
+    }
+    return n;
+}
+
+/* In the llama-bpe family a piece that is a token is that token, though no merge makes it; a part of a piece is not. The bytes are the same, the cache
+ * must not mix them up. By hand: 256 tokens of a byte each, token 256 is U+65E5 U+672C, and a merge that is of no use. */
+static void test_part_of_a_piece_is_no_piece(void **state)
+{
+    (void)state;
+    static char text[257][16];
+    struct mdl_str tokens[257], merge = {"a b", 3};
+    for (uint32_t b = 0; b < 257; b++) {
+        char byte[2] = {(char)b, '\0'};
+        tokens[b] = (struct mdl_str){text[b], b == 0     ? (size_t)kvs_utf8_encode(256, (uint8_t *)text[b])
+                                              : b == 256 ? letters("\xe6\x97\xa5\xe6\x9c\xac", text[b])
+                                                         : letters(byte, text[b])};
+    }
+    struct tst_gguf *w = tst_gguf_create(3, 0);
+    size_t size;
+    tst_gguf_str(w, "tokenizer.ggml.model", "gpt2");
+    tst_gguf_str(w, "tokenizer.ggml.pre", "llama-bpe");
+    tst_gguf_strs(w, "tokenizer.ggml.tokens", tokens, 257);
+    tst_gguf_strs(w, "tokenizer.ggml.merges", &merge, 1);
+    uint8_t *bytes = tst_gguf_finish(w, &size, NULL);
+    struct mdl_tokenizer *t = from_bytes(bytes, size);
+    struct mdl_ids ids = {0};
+    struct kvs_error err = {0};
+    static const char sentence[] =
+        "\xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e\xe8\xaa\x9e\xe8\xaa\x9e\xe8\xaa\x9e\xe8\xaa\x9e";
+    for (int round = 0; round < 3; round++) {
+        assert_int_equal(mdl_encode(t, sentence, 6, 0, 100, &ids, &err), KVS_OK);
+        assert_int_equal(ids.count, 1);
+        assert_int_equal(ids.ids[0], 256);
+        ids.count = 0;
+        assert_int_equal(mdl_encode(t, sentence, sizeof sentence - 1, 0, 100, &ids, &err), KVS_OK);
+        assert_int_equal(ids.count, sizeof sentence - 1);
+        for (size_t i = 0; i < ids.count; i++)
+            assert_int_equal(ids.ids[i], (uint8_t)sentence[i]);
+        ids.count = 0;
+    }
+    mdl_ids_fini(&ids);
+    mdl_tokenizer_destroy(t);
 }
 
 struct job {
@@ -424,9 +573,10 @@ static void test_many_threads(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_no_cut_where_a_token_spans), cmocka_unit_test(test_ids_in_a_generated_vocabulary),
-        cmocka_unit_test(test_ids_in_shared_vocabularies), cmocka_unit_test(test_cuts),
-        cmocka_unit_test(test_words_are_told_apart),       cmocka_unit_test(test_many_threads),
+        cmocka_unit_test(test_no_cut_where_a_token_spans),  cmocka_unit_test(test_ids_in_a_generated_vocabulary),
+        cmocka_unit_test(test_ids_in_shared_vocabularies),  cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_words_are_told_apart),        cmocka_unit_test(test_cuts_of_wide_text),
+        cmocka_unit_test(test_part_of_a_piece_is_no_piece), cmocka_unit_test(test_many_threads),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
