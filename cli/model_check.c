@@ -12,48 +12,63 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-kvs_status cli_sha256_file(const char *path, char hex_out[65], struct kvs_error *err)
+static bool same_time(const struct stat *a, const struct stat *b)
 {
-    FILE *f = fopen(path, "rbe");
-    EVP_MD_CTX *md = EVP_MD_CTX_new();
-    unsigned char digest[EVP_MAX_MD_SIZE];
-    unsigned int len = 0;
-    static unsigned char chunk[1u << 16];
-    bool ok = f && md && EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1;
-    for (size_t n; ok && (n = fread(chunk, 1, sizeof chunk, f)) > 0;)
-        ok = EVP_DigestUpdate(md, chunk, n) == 1;
-    ok = ok && !ferror(f) && EVP_DigestFinal_ex(md, digest, &len) == 1 && len == 32;
-    int why = errno;
-    EVP_MD_CTX_free(md);
-    if (f)
-        fclose(f);
-    if (!ok)
-        return kvs_fail(err, KVS_SELF_IO, "cannot read '%.160s': %s", path, strerror(why));
-    for (size_t i = 0; i < 32; i++)
-        (void)kvs_format(hex_out + 2 * i, 3, "%02x", digest[i]);
-    return KVS_OK;
+    return a->st_mtim.tv_sec == b->st_mtim.tv_sec && a->st_mtim.tv_nsec == b->st_mtim.tv_nsec;
 }
 
-static kvs_status check_size(const struct cli_model_entry *e, const char *path, struct stat *st, struct kvs_error *err)
+static kvs_status check_size(const struct cli_model_entry *e, const struct stat *st, struct kvs_error *err)
 {
-    if (stat(path, st) != 0)
-        return kvs_fail(err, KVS_SELF_IO, "cannot read '%.160s': %s", path, strerror(errno));
     if ((uint64_t)st->st_size != e->bytes)
         return kvs_fail(err, KVS_SELF_MODEL, "the file of %s is not whole: it has %llu bytes, not %llu; run: kvasir model pull %s",
                         e->title, (unsigned long long)st->st_size, (unsigned long long)e->bytes, e->name);
     return KVS_OK;
 }
 
-kvs_status cli_model_check(const struct cli_model_entry *e, const char *path, struct kvs_error *err)
+static bool hash(FILE *f, unsigned char digest[EVP_MAX_MD_SIZE])
 {
-    struct stat st;
+    static unsigned char chunk[1u << 16];
+    EVP_MD_CTX *md = EVP_MD_CTX_new();
+    unsigned int len = 0;
+    bool ok = md && EVP_DigestInit_ex(md, EVP_sha256(), NULL) == 1;
+    for (size_t n; ok && (n = fread(chunk, 1, sizeof chunk, f)) > 0;)
+        ok = EVP_DigestUpdate(md, chunk, n) == 1;
+    ok = ok && !ferror(f) && EVP_DigestFinal_ex(md, digest, &len) == 1 && len == 32;
+    EVP_MD_CTX_free(md);
+    return ok;
+}
+
+/* What was hashed is what the open file was before and after: a name may meanwhile stand for another file. */
+static kvs_status check_open(const struct cli_model_entry *e, FILE *f, const char *path, struct stat *seen, struct kvs_error *err)
+{
+    unsigned char digest[EVP_MAX_MD_SIZE];
     char hex[65];
-    kvs_status s = check_size(e, path, &st, err);
-    if (s == KVS_OK)
-        s = cli_sha256_file(path, hex, err);
-    if (s == KVS_OK && strcmp(hex, e->sha256) != 0)
-        s = kvs_fail(err, KVS_SELF_MODEL, "the file of %s is damaged: SHA-256 %.16s..., not %.16s...; run: kvasir model pull %s",
-                     e->title, hex, e->sha256, e->name);
+    struct stat after;
+    errno = 0;
+    if (fstat(fileno(f), seen) != 0)
+        return kvs_fail(err, KVS_SELF_IO, "cannot read '%.160s': %s", path, strerror(errno));
+    kvs_status s = check_size(e, seen, err);
+    if (s != KVS_OK)
+        return s;
+    if (!hash(f, digest) || fstat(fileno(f), &after) != 0)
+        return kvs_fail(err, KVS_SELF_IO, "cannot read '%.160s': %s", path, strerror(errno));
+    if (after.st_size != seen->st_size || !same_time(&after, seen))
+        return kvs_fail(err, KVS_SELF_MODEL, "the file of %s was changed while it was read; try again when it is whole", e->title);
+    for (size_t i = 0; i < 32; i++)
+        (void)kvs_format(hex + 2 * i, 3, "%02x", digest[i]);
+    if (strcmp(hex, e->sha256) != 0)
+        return kvs_fail(err, KVS_SELF_MODEL, "the file of %s is damaged: SHA-256 %.16s..., not %.16s...; run: kvasir model pull %s",
+                        e->title, hex, e->sha256, e->name);
+    return KVS_OK;
+}
+
+kvs_status cli_model_check(const struct cli_model_entry *e, const char *path, struct stat *seen_out, struct kvs_error *err)
+{
+    FILE *f = fopen(path, "rbe");
+    if (!f)
+        return kvs_fail(err, KVS_SELF_IO, "cannot read '%.160s': %s", path, strerror(errno));
+    kvs_status s = check_open(e, f, path, seen_out, err);
+    fclose(f);
     return s;
 }
 
@@ -75,15 +90,14 @@ static bool note_fits(const struct cli_model_entry *e, const char *path, const s
     return fits;
 }
 
-void cli_model_remember(const struct cli_model_entry *e, const char *path)
+void cli_model_remember(const struct cli_model_entry *e, const char *path, const struct stat *seen)
 {
     char name[CLI_PATH_MAX + 16], fresh[CLI_PATH_MAX + 48], text[160];
-    struct stat st;
-    if (stat(path, &st) != 0 || note_fits(e, path, &st))
+    if (note_fits(e, path, seen))
         return;
     (void)kvs_format(name, sizeof name, "%s.verified", path);
     (void)kvs_format(fresh, sizeof fresh, "%s.%ld", name, (long)getpid());
-    note_text(e, &st, text, sizeof text);
+    note_text(e, seen, text, sizeof text);
     FILE *f = fopen(fresh, "we");
     if (!f)
         return;
@@ -96,11 +110,13 @@ void cli_model_remember(const struct cli_model_entry *e, const char *path)
 kvs_status cli_model_trust(const struct cli_model_entry *e, const char *path, struct kvs_error *err)
 {
     struct stat st;
-    kvs_status s = check_size(e, path, &st, err);
+    if (stat(path, &st) != 0)
+        return kvs_fail(err, KVS_SELF_IO, "cannot read '%.160s': %s", path, strerror(errno));
+    kvs_status s = check_size(e, &st, err);
     if (s != KVS_OK || note_fits(e, path, &st))
         return s;
-    s = cli_model_check(e, path, err);
+    s = cli_model_check(e, path, &st, err);
     if (s == KVS_OK)
-        cli_model_remember(e, path);
+        cli_model_remember(e, path, &st);
     return s;
 }

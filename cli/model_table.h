@@ -6,6 +6,8 @@
 
 #include "cli/cli.h"
 
+#include <sys/stat.h>
+
 #define CLI_MODEL_PARTS_MAX 4u
 
 struct cli_model_entry {
@@ -31,6 +33,8 @@ void cli_model_names(char *out, size_t cap);                    /* "smollm2, gem
 KVS_MUST_CHECK kvs_status cli_cache_dir(char *out, size_t cap, struct kvs_error *err);
 KVS_MUST_CHECK kvs_status cli_model_path(const struct cli_model_entry *e, char *out, size_t cap, struct kvs_error *err);
 
+/* The path of an entry's file, which is there; its bytes are not looked at. */
+KVS_MUST_CHECK kvs_status cli_model_locate(const struct cli_model_entry *e, char *path_out, size_t cap, struct kvs_error *err);
 /* What --model said, as a path: a name of the table (its file must be in the cache, and be right) or a file that exists. */
 KVS_MUST_CHECK kvs_status cli_model_resolve(const char *text, char *path_out, size_t cap, struct kvs_error *err);
 /* Passes s on; an error about what the file holds then names the file. */
@@ -44,10 +48,9 @@ KVS_MUST_CHECK kvs_status cli_model_pull(const struct cli_model_entry *e, char *
 int cli_model_list(int argc, char **argv); /* the command */
 /* Is the file what the entry says: size and SHA-256 (model_check.c). A first check is remembered beside the file; trust believes that note
  * while size and time of change are the same, check does not. */
-KVS_MUST_CHECK kvs_status cli_model_check(const struct cli_model_entry *e, const char *path, struct kvs_error *err);
+KVS_MUST_CHECK kvs_status cli_model_check(const struct cli_model_entry *e, const char *path, struct stat *seen_out, struct kvs_error *err);
 KVS_MUST_CHECK kvs_status cli_model_trust(const struct cli_model_entry *e, const char *path, struct kvs_error *err);
-void cli_model_remember(const struct cli_model_entry *e, const char *path); /* a note that check said yes, where it can be written */
-/* SHA-256 of a file as lower-case hex (65 bytes with the NUL). */
-KVS_MUST_CHECK kvs_status cli_sha256_file(const char *path, char hex_out[65], struct kvs_error *err);
+/* A note that check said yes to a file of this size and time, where it can be written. */
+void cli_model_remember(const struct cli_model_entry *e, const char *path, const struct stat *seen);
 
 #endif

@@ -81,11 +81,9 @@ static kvs_status find_model(struct up *u, struct kvs_error *err)
 {
     const struct cli_model_entry *e = cli_model_find(u->config.model);
     char path[CLI_PATH_MAX];
-    kvs_status s = KVS_OK;
-    if (e && cli_model_resolve(u->config.model, path, sizeof path, NULL) != KVS_OK)
-        s = cli_model_pull(e, path, sizeof path, err);
-    if (s == KVS_OK)
-        s = cli_model_resolve(u->config.model, path, sizeof path, err);
+    kvs_status s = cli_model_resolve(u->config.model, path, sizeof path, err);
+    if (s != KVS_OK && e)
+        s = cli_model_pull(e, path, sizeof path, err); /* which checks what it has fetched */
     if (s != KVS_OK)
         return s;
     s = resolve_folder(path, u->model, sizeof u->model, err);
