@@ -124,26 +124,28 @@ static kvs_status take_waiting(struct encoder *e)
     return st;
 }
 
-static inline kvs_status queue_word(struct encoder *e, const struct queued *word)
-{
-    e->queue[e->waiting++] = *word;
-    return e->waiting < QUEUE ? KVS_OK : take_waiting(e);
-}
-
 static kvs_status queue_special(struct encoder *e, int32_t id)
 {
-    return e->words != NULL ? queue_word(e, &(struct queued){.id = id}) : mdl_merger_emit(&e->merger, id);
+    if (e->words == NULL)
+        return mdl_merger_emit(&e->merger, id);
+    e->queue[e->waiting].text = NULL;
+    e->queue[e->waiting].id = id;
+    return ++e->waiting < QUEUE ? KVS_OK : take_waiting(e);
 }
 
+/* Field by field, where it stays: a copy of what was just written in smaller parts would wait for them. */
 static inline kvs_status queue_text(struct encoder *e, const uint8_t *text, size_t n, unsigned mark)
 {
-    struct queued q = {.text = text, .n = (uint32_t)n, .mark = mark};
+    struct queued *q = &e->queue[e->waiting];
+    q->text = text;
+    q->n = (uint32_t)n;
+    q->mark = mark;
     if (n <= MDL_SHORT_BYTES) {
-        mdl_short_key(text, n, mark, e->limit, q.key);
-        q.set = mdl_short_set(e->words, q.key);
-        MDL_PREFETCH(q.set);
+        mdl_short_key(text, n, mark, e->limit, q->key);
+        q->set = mdl_short_set(e->words, q->key);
+        MDL_PREFETCH(q->set);
     }
-    return queue_word(e, &q);
+    return ++e->waiting < QUEUE ? KVS_OK : take_waiting(e);
 }
 
 static bool is_wide(const uint8_t *p, size_t n)

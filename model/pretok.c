@@ -13,48 +13,49 @@
 #include <string.h>
 
 #define PASSES_MAX 6u
-#define RANGES(r) .ranges = r, .range_count = sizeof r / sizeof r[0]
 
-/* Letters with case, as the vocabulary deepseek-llm was made with: it spells them out. */
-static const uint32_t cased_letters[][2] = {
-    {0x41, 0x5a},       {0x61, 0x7a},       {0xb5, 0xb5},       {0xc0, 0xd6},       {0xd8, 0xf6},
-    {0xf8, 0x1ba},      {0x1bc, 0x1bf},     {0x1c4, 0x293},     {0x295, 0x2af},     {0x370, 0x373},
-    {0x376, 0x376},     {0x377, 0x377},     {0x37b, 0x37d},     {0x37f, 0x37f},     {0x386, 0x386},
-    {0x388, 0x38a},     {0x38c, 0x38c},     {0x38e, 0x3a1},     {0x3a3, 0x3f5},     {0x3f7, 0x481},
-    {0x48a, 0x52f},     {0x531, 0x556},     {0x10a0, 0x10c5},   {0x13a0, 0x13f5},   {0x13f8, 0x13fd},
-    {0x1c90, 0x1cba},   {0x1cbd, 0x1cbf},   {0x1d00, 0x1d2b},   {0x1d6b, 0x1d77},   {0x1d79, 0x1d9a},
-    {0x1e00, 0x1f15},   {0x1f18, 0x1f1d},   {0x1f20, 0x1f45},   {0x1f48, 0x1f4d},   {0x1f50, 0x1f57},
-    {0x1f59, 0x1f59},   {0x1f5b, 0x1f5b},   {0x1f5d, 0x1f5d},   {0x1f5f, 0x1f7d},   {0x1f80, 0x1fb4},
-    {0x1fb6, 0x1fbc},   {0x1fbe, 0x1fbe},   {0x1fc2, 0x1fc4},   {0x1fc6, 0x1fcc},   {0x1fd0, 0x1fd3},
-    {0x1fd6, 0x1fdb},   {0x1fe0, 0x1fec},   {0x1ff2, 0x1ff4},   {0x1ff6, 0x1ffc},   {0x2102, 0x2102},
-    {0x2107, 0x2107},   {0x210a, 0x2113},   {0x2115, 0x2115},   {0x2119, 0x211d},   {0x2124, 0x2124},
-    {0x2126, 0x2126},   {0x2128, 0x2128},   {0x212a, 0x212d},   {0x212f, 0x2134},   {0x2139, 0x2139},
-    {0x213c, 0x213f},   {0x2145, 0x2149},   {0x214e, 0x214e},   {0x2183, 0x2183},   {0x2184, 0x2184},
-    {0x2c00, 0x2c7b},   {0x2c7e, 0x2ce4},   {0x2ceb, 0x2cee},   {0x2cf2, 0x2cf2},   {0x2cf3, 0x2cf3},
-    {0xa640, 0xa66d},   {0xa680, 0xa69b},   {0xa722, 0xa76f},   {0xa771, 0xa787},   {0xa78b, 0xa78e},
-    {0xab70, 0xabbf},   {0xfb00, 0xfb06},   {0xfb13, 0xfb17},   {0xff21, 0xff3a},   {0xff41, 0xff5a},
-    {0x10400, 0x1044f}, {0x104b0, 0x104d3}, {0x104d8, 0x104fb}, {0x10c80, 0x10cb2}, {0x10cc0, 0x10cf2},
-    {0x118a0, 0x118df}, {0x1e900, 0x1e943},
-};
-static const uint32_t written_signs[][2] = {{0x21, 0x2f},     {0x3a, 0x7e},     {0x2018, 0x201f},
-                                            {0x3000, 0x3002}, {0xff01, 0xff0f}, {0xff1a, 0xff5e}};
-static const uint32_t cjk_and_hangul[][2] = {{0x800, 0x9fa5}, {0xac00, 0xd7ff}};
-static const uint32_t cjk_and_kana[][2] = {{0x3040, 0x30ff}, {0x4e00, 0x9fa5}};
-
-/* The ASCII characters with which a match of the pass may begin, a bit each. ANY: with whatever; NONE: with none of them. */
+/* The characters with which a match of the pass may begin: the ASCII ones a bit each, the others by class. ANY: whatever. */
 struct begins {
     uint64_t bits[2];
+    unsigned wide;
     bool any;
 };
-#define ANY {{0, 0}, true}
-#define NONE {{0, 0}, false}
-#define LINE_END {{0x2400, 0}, false}
-#define SPACE {{0x100003e00, 0}, false}
-#define DIGIT {{0x03ff000000000000, 0}, false}
-#define SPACE_LETTER {{0x100003e00, 0x07fffffe07fffffe}, false}
-#define SIGN {{0xfc00fffe00000000, 0x78000001f8000001}, false}
-#define SPACE_SIGN {{0xfc00ffff00003e00, 0x78000001f8000001}, false}
-#define SPACE_SIGN_LETTER {{0xfc00ffff00003e00, 0x7fffffffffffffff}, false}
+#define ANY             \
+    {                   \
+        {0, 0}, 0, true \
+    }
+#define LINE_END              \
+    {                         \
+        {0x2400, 0}, 0, false \
+    }
+#define SPACE                              \
+    {                                      \
+        {0x100003e00, 0}, MDL_SPACE, false \
+    }
+#define DIGIT(wide)                          \
+    {                                        \
+        {0x03ff000000000000, 0}, wide, false \
+    }
+#define WIDE(wide)          \
+    {                       \
+        {0, 0}, wide, false \
+    }
+#define SPACE_LETTER(wide)                                           \
+    {                                                                \
+        {0x100003e00, 0x07fffffe07fffffe}, MDL_SPACE | (wide), false \
+    }
+#define SIGN                                                             \
+    {                                                                    \
+        {0xfc00fffe00000000, 0x78000001f8000001}, MDL_PUNCTUATION, false \
+    }
+#define SPACE_SIGN                                                                   \
+    {                                                                                \
+        {0xfc00ffff00003e00, 0x78000001f8000001}, MDL_SPACE | MDL_PUNCTUATION, false \
+    }
+#define SPACE_SIGN_LETTER                                                        \
+    {                                                                            \
+        {0xfc00ffff00003e00, 0x7fffffffffffffff}, MDL_SPACE | MDL_WRITTEN, false \
+    }
 
 /* What the passes behind this one do to an ASCII match of it: nothing, or nothing unless it holds digits, or anything. */
 enum after { AFTER_ANY, AFTER_DIGITS, AFTER_NONE };
@@ -73,7 +74,7 @@ struct mdl_pretok {
 static const struct mdl_pretok
     gpt2 = {0, {{mdl_match_gpt2, {0}, ANY, 0}}},
     one_digit_gpt2 = {0,
-                      {{mdl_match_run, {.mask = MDL_NUMBER, .longest = 1}, DIGIT, AFTER_NONE},
+                      {{mdl_match_run, {.mask = MDL_NUMBER, .longest = 1}, DIGIT(MDL_NUMBER), AFTER_NONE},
                        {mdl_match_gpt2, {0}, ANY, 0}}},
     words_3 = {0, {{mdl_match_words, {.mask = MDL_LETTER, .longest = 3}, ANY, 0}}},
     llama3 = {MDL_PRETOK_WHOLE | MDL_PRETOK_BOS, {{mdl_match_words, {.mask = MDL_LETTER, .longest = 3}, ANY, 0}}},
@@ -84,36 +85,30 @@ static const struct mdl_pretok
     gpt4o = {0, {{mdl_match_words, {.cased = true, .suffix = true, .longest = 3, .slash = true}, ANY, 0}}},
     deepseek_llm = {0,
                     {{mdl_match_line_end, {0}, LINE_END, AFTER_NONE},
-                     {mdl_match_run,
-                      {.space = true, .mask = MDL_LETTER, RANGES(cased_letters)},
-                      SPACE_LETTER,
-                      AFTER_NONE},
-                     {mdl_match_run,
-                      {.space = true, .mask = MDL_LETTER | MDL_PUNCTUATION | MDL_SYMBOL, RANGES(written_signs)},
-                      SPACE_SIGN_LETTER,
-                      AFTER_NONE},
+                     {mdl_match_run, {.space = true, .mask = MDL_CASED}, SPACE_LETTER(MDL_CASED), AFTER_NONE},
+                     {mdl_match_run, {.space = true, .mask = MDL_WRITTEN}, SPACE_SIGN_LETTER, AFTER_NONE},
                      {mdl_match_last_spaces, {0}, SPACE, AFTER_NONE},
-                     {mdl_match_run, {RANGES(cjk_and_hangul)}, NONE, 0},
-                     {mdl_match_run, {.mask = MDL_NUMBER}, DIGIT, 0}}},
+                     {mdl_match_run, {.mask = MDL_CJK_HANGUL}, WIDE(MDL_CJK_HANGUL), 0},
+                     {mdl_match_run, {.mask = MDL_NUMBER}, DIGIT(MDL_NUMBER), 0}}},
     deepseek_coder = {0,
                       {{mdl_match_line_end, {0}, LINE_END, AFTER_NONE},
-                       {mdl_match_run, {.space = true, .mask = MDL_LETTER}, SPACE_LETTER, AFTER_NONE},
+                       {mdl_match_run, {.space = true, .mask = MDL_LETTER}, SPACE_LETTER(MDL_LETTER), AFTER_NONE},
                        {mdl_match_run, {.space = true, .mask = MDL_PUNCTUATION}, SPACE_SIGN, AFTER_NONE},
-                       {mdl_match_run, {RANGES(cjk_and_hangul)}, NONE, 0},
-                       {mdl_match_run, {.mask = MDL_NUMBER, .longest = 1}, DIGIT, 0}}},
+                       {mdl_match_run, {.mask = MDL_CJK_HANGUL}, WIDE(MDL_CJK_HANGUL), 0},
+                       {mdl_match_run, {.mask = MDL_NUMBER, .longest = 1}, DIGIT(MDL_NUMBER), 0}}},
     deepseek_v3 = {0,
-                   {{mdl_match_run, {.mask = MDL_NUMBER, .longest = 3}, DIGIT, AFTER_NONE},
-                    {mdl_match_run, {RANGES(cjk_and_kana)}, NONE, 0},
+                   {{mdl_match_run, {.mask = MDL_NUMBER, .longest = 3}, DIGIT(MDL_NUMBER), AFTER_NONE},
+                    {mdl_match_run, {.mask = MDL_CJK_KANA}, WIDE(MDL_CJK_KANA), 0},
                     {mdl_match_deepseek3, {0}, ANY, 0}}},
     falcon = {0,
               {{mdl_match_signs, {.slash = true}, SIGN, AFTER_NONE},
                {mdl_match_gpt2, {0}, ANY, AFTER_DIGITS},
-               {mdl_match_three_digits, {0}, DIGIT, 0}}},
+               {mdl_match_three_digits, {0}, DIGIT(0), 0}}},
     by_default = {0,
                   {{mdl_match_signs, {0}, SIGN, AFTER_NONE},
                    {mdl_match_gpt2, {0}, ANY, AFTER_DIGITS},
-                   {mdl_match_run, {.mask = MDL_NUMBER}, DIGIT, 0},
-                   {mdl_match_three_digits, {0}, DIGIT, 0}}};
+                   {mdl_match_run, {.mask = MDL_NUMBER}, DIGIT(MDL_NUMBER), 0},
+                   {mdl_match_three_digits, {0}, DIGIT(0), 0}}};
 
 static const struct {
     const char *name;
@@ -201,8 +196,8 @@ uint32_t mdl_pretok_flags(const struct mdl_pretok *p)
 
 struct split {
     const struct mdl_pretok *p;
-    const uint8_t *classes;
-    bool plain; /* without short cuts */
+    const uint16_t *classes;
+    bool plain;         /* without short cuts */
     size_t *short_cuts; /* counted for tests */
     mdl_piece_fn fn;
     void *user;
@@ -242,7 +237,7 @@ static inline kvs_status hand_on_match(const struct split *s, uint32_t pass, con
     return hand_on(s, pass + 1, piece, n);
 }
 
-static size_t last_spaces(const uint8_t *text, size_t n, const uint8_t *classes)
+static size_t last_spaces(const uint8_t *text, size_t n, const uint16_t *classes)
 {
     while (n > 0) {
         size_t at = n - 1;
@@ -257,10 +252,21 @@ static size_t last_spaces(const uint8_t *text, size_t n, const uint8_t *classes)
 }
 
 /* The first place from `at` on where the pass could match: others are not even tried. */
-static inline size_t next_try(const uint64_t begins[2], const uint8_t *text, size_t n, size_t at)
+static inline size_t next_try(const struct begins *begins, const struct mdl_subject *x, size_t at)
 {
-    while (at < n && text[at] < 0x80 && (begins[text[at] / 64] >> text[at] % 64 & 1) == 0)
-        at++;
+    while (at < x->n) {
+        uint8_t c = x->s[at];
+        if (c < 0x80 && (begins->bits[c / 64] >> c % 64 & 1) == 0) {
+            at++;
+            continue;
+        }
+        if (c < 0x80)
+            return at;
+        struct mdl_look l = mdl_look_at(x, at);
+        if ((l.classes & begins->wide) != 0)
+            return at;
+        at += l.len;
+    }
     return at;
 }
 
@@ -274,7 +280,7 @@ static kvs_status run_pass(const struct split *s, uint32_t pass, const uint8_t *
         x.tail = last_spaces(text, n, x.classes);
     for (size_t at = 0; at < n && st == KVS_OK;) {
         if (!p->begins.any && !s->plain) {
-            at = next_try(p->begins.bits, text, n, at);
+            at = next_try(&p->begins, &x, at);
             if (at == n)
                 break;
         }
@@ -310,8 +316,8 @@ static size_t valid_head(const uint8_t *text, size_t n)
     return at;
 }
 
-kvs_status mdl_pretok_split_how(const struct mdl_pretok *p, const uint8_t *text, size_t n, bool plain, size_t *short_cuts,
-                                mdl_piece_fn fn, void *user)
+kvs_status mdl_pretok_split_how(const struct mdl_pretok *p, const uint8_t *text, size_t n, bool plain,
+                                size_t *short_cuts, mdl_piece_fn fn, void *user)
 {
     struct split s = {p, mdl_char_classes(), plain, short_cuts, fn, user};
     for (size_t at = 0; at < n;) {

@@ -10,32 +10,6 @@
 
 #define BREAKS_WORD (MDL_SPACE | MDL_LETTER | MDL_NUMBER)
 
-struct look {
-    uint32_t c;
-    uint32_t len; /* 0 at the end of the text */
-    unsigned classes;
-};
-
-/* The text is valid UTF-8: lengths and continuation bytes need no second check. */
-static inline struct look look_at(const struct mdl_subject *x, size_t at)
-{
-    if (at >= x->n)
-        return (struct look){0, 0, 0};
-    const uint8_t *p = x->s + at;
-    uint32_t c = p[0], len = 1;
-    if (c >= 0xf0) {
-        c = (c & 7) << 18 | (p[1] & 63u) << 12 | (p[2] & 63u) << 6 | (p[3] & 63u);
-        len = 4;
-    } else if (c >= 0xe0) {
-        c = (c & 15) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
-        len = 3;
-    } else if (c >= 0x80) {
-        c = (c & 31) << 6 | (p[1] & 63u);
-        len = 2;
-    }
-    return (struct look){c, len, x->classes[c]};
-}
-
 /* End of the run of characters that have one of the classes. */
 static inline size_t run_of(const struct mdl_subject *x, size_t at, unsigned mask)
 {
@@ -44,7 +18,7 @@ static inline size_t run_of(const struct mdl_subject *x, size_t at, unsigned mas
             at++;
         if (at >= x->n || x->s[at] < 0x80)
             return at;
-        struct look l = look_at(x, at);
+        struct mdl_look l = mdl_look_at(x, at);
         if ((l.classes & mask) == 0)
             return at;
         at += l.len;
@@ -54,7 +28,7 @@ static inline size_t run_of(const struct mdl_subject *x, size_t at, unsigned mas
 /* End of the run of characters that have none of them. */
 static inline size_t run_without(const struct mdl_subject *x, size_t at, unsigned mask)
 {
-    for (struct look l = look_at(x, at); l.len != 0 && (l.classes & mask) == 0; l = look_at(x, at))
+    for (struct mdl_look l = mdl_look_at(x, at); l.len != 0 && (l.classes & mask) == 0; l = mdl_look_at(x, at))
         at += l.len;
     return at;
 }
@@ -89,7 +63,7 @@ static size_t contraction(const struct mdl_subject *x, size_t at, bool any_case)
 static size_t spaces(const struct mdl_subject *x, size_t at)
 {
     size_t last = at, end = at;
-    for (struct look l = look_at(x, at); l.len != 0 && (l.classes & MDL_SPACE) != 0; l = look_at(x, end)) {
+    for (struct mdl_look l = mdl_look_at(x, at); l.len != 0 && (l.classes & MDL_SPACE) != 0; l = mdl_look_at(x, end)) {
         last = end;
         end += l.len;
     }
@@ -100,7 +74,7 @@ static size_t spaces(const struct mdl_subject *x, size_t at)
 static size_t lines(const struct mdl_subject *x, size_t at)
 {
     size_t end = 0;
-    for (struct look l = look_at(x, at); l.len != 0 && (l.classes & MDL_SPACE) != 0; l = look_at(x, at)) {
+    for (struct mdl_look l = mdl_look_at(x, at); l.len != 0 && (l.classes & MDL_SPACE) != 0; l = mdl_look_at(x, at)) {
         at += l.len;
         if (is_line_end(l.c))
             end = at;
@@ -121,7 +95,7 @@ size_t mdl_match_gpt2(const struct mdl_subject *x, size_t at, const struct mdl_m
     if (k != 0)
         return at + k;
     size_t start = at + (x->s[at] == ' ');
-    struct look l = look_at(x, start);
+    struct mdl_look l = mdl_look_at(x, start);
     if (l.len == 0 || (l.classes & MDL_SPACE) != 0)
         return spaces(x, at);
     if ((l.classes & MDL_LETTER) != 0)
@@ -133,10 +107,10 @@ size_t mdl_match_gpt2(const struct mdl_subject *x, size_t at, const struct mdl_m
 
 static size_t numbers(const struct mdl_subject *x, size_t at, unsigned longest)
 {
-    struct look l = look_at(x, at);
+    struct mdl_look l = mdl_look_at(x, at);
     for (unsigned i = 0; (l.classes & MDL_NUMBER) != 0 && (longest == 0 || i < longest); i++) {
         at += l.len;
-        l = look_at(x, at);
+        l = mdl_look_at(x, at);
     }
     return at;
 }
@@ -146,18 +120,18 @@ static size_t numbers(const struct mdl_subject *x, size_t at, unsigned longest)
 static size_t lower_word(const struct mdl_subject *x, size_t at)
 {
     size_t back = 0;
-    struct look l = look_at(x, at);
+    struct mdl_look l = mdl_look_at(x, at);
     while ((l.classes & MDL_UPPER) != 0) {
         at += l.len;
         if ((l.classes & MDL_LOWER) != 0)
             back = at;
-        l = look_at(x, at);
+        l = mdl_look_at(x, at);
     }
     return (l.classes & MDL_LOWER) != 0 ? run_of(x, at, MDL_LOWER) : back;
 }
 
 /* [^\r\n\p{L}\p{N}]?upper*lower+|[^\r\n\p{L}\p{N}]?upper+lower*, each first with the character in front, then without. */
-static size_t cased_word(const struct mdl_subject *x, size_t at, struct look l)
+static size_t cased_word(const struct mdl_subject *x, size_t at, struct mdl_look l)
 {
     bool front = (l.classes & (MDL_LETTER | MDL_NUMBER)) == 0 && !is_line_end(l.c);
     size_t end = front ? lower_word(x, at + l.len) : 0;
@@ -172,7 +146,7 @@ static size_t cased_word(const struct mdl_subject *x, size_t at, struct look l)
 }
 
 /* [^\r\n\p{L}\p{N}]?letters+ */
-static size_t plain_word(const struct mdl_subject *x, size_t at, struct look l, unsigned letters)
+static size_t plain_word(const struct mdl_subject *x, size_t at, struct mdl_look l, unsigned letters)
 {
     if ((l.classes & letters) != 0)
         return run_of(x, at, letters);
@@ -187,7 +161,7 @@ size_t mdl_match_words(const struct mdl_subject *x, size_t at, const struct mdl_
     size_t k = how->cased ? 0 : contraction(x, at, true);
     if (k != 0)
         return at + k;
-    struct look l = look_at(x, at);
+    struct mdl_look l = mdl_look_at(x, at);
     size_t end = how->cased ? cased_word(x, at, l) : plain_word(x, at, l, how->mask);
     if (end != 0)
         return how->suffix ? end + contraction(x, end, true) : end;
@@ -206,7 +180,7 @@ static bool ascii_letter(uint8_t c)
 size_t mdl_match_deepseek3(const struct mdl_subject *x, size_t at, const struct mdl_match_how *how)
 {
     (void)how;
-    struct look l = look_at(x, at);
+    struct mdl_look l = mdl_look_at(x, at);
     unsigned signs = MDL_PUNCTUATION | MDL_SYMBOL, letters = MDL_LETTER | MDL_MARK;
     if (l.c < 0x80 && (l.classes & signs) != 0 && at + 1 < x->n &&
         ascii_letter(x->s[at + 1])) { /* [ASCII sign][A-Za-z]+ */
@@ -227,40 +201,22 @@ size_t mdl_match_deepseek3(const struct mdl_subject *x, size_t at, const struct 
     return (l.classes & MDL_SPACE) != 0 ? lines_or_spaces(x, at) : 0;
 }
 
-static bool in_ranges(const struct mdl_match_how *how, uint32_t c)
+static inline bool belongs(const struct mdl_match_how *how, struct mdl_look l)
 {
-    size_t lo = 0, hi = how->range_count;
-    while (lo < hi) {
-        size_t mid = lo + (hi - lo) / 2;
-        if (how->ranges[mid][1] < c)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo < how->range_count && c >= how->ranges[lo][0];
-}
-
-static inline bool belongs(const struct mdl_match_how *how, struct look l)
-{
-    if (l.c >= 0x80 && how->ranges != NULL)
-        return in_ranges(how, l.c);
     return l.len != 0 && (l.classes & how->mask) != 0;
 }
 
 size_t mdl_match_run(const struct mdl_subject *x, size_t at, const struct mdl_match_how *how)
 {
-    struct look l = look_at(x, at);
+    struct mdl_look l = mdl_look_at(x, at);
     if (how->space && !belongs(how, l) && (l.classes & MDL_SPACE) != 0) {
         at += l.len;
-        l = look_at(x, at);
+        l = mdl_look_at(x, at);
     }
     size_t end = 0;
     for (unsigned i = 0; belongs(how, l) && (how->longest == 0 || i < how->longest); i++) {
-        at += l.len;
-        while (how->longest == 0 && at < x->n && x->s[at] < 0x80 && (x->classes[x->s[at]] & how->mask) != 0)
-            at++;
-        end = at;
-        l = look_at(x, at);
+        end = at = how->longest == 0 ? run_of(x, at + l.len, how->mask) : at + l.len;
+        l = mdl_look_at(x, at);
     }
     return end;
 }
@@ -288,7 +244,7 @@ size_t mdl_match_three_digits(const struct mdl_subject *x, size_t at, const stru
     return digit(x, at) && digit(x, at + 1) && digit(x, at + 2) ? at + 3 : 0;
 }
 
-static bool is_sign(struct look l, bool backtick)
+static bool is_sign(struct mdl_look l, bool backtick)
 {
     switch (l.c) {
     case '$':
@@ -307,7 +263,7 @@ static bool is_sign(struct look l, bool backtick)
 size_t mdl_match_signs(const struct mdl_subject *x, size_t at, const struct mdl_match_how *how)
 {
     size_t start = at;
-    for (struct look l = look_at(x, at); l.len != 0 && is_sign(l, how->slash); l = look_at(x, at))
+    for (struct mdl_look l = mdl_look_at(x, at); l.len != 0 && is_sign(l, how->slash); l = mdl_look_at(x, at))
         at += l.len;
     return at > start ? at : 0;
 }

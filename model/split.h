@@ -13,9 +13,35 @@
 struct mdl_subject {
     const uint8_t *s;
     size_t n;
-    const uint8_t *classes; /* mdl_char_classes() */
+    const uint16_t *classes; /* mdl_char_classes() */
     size_t tail;            /* where the white space at its end begins; for mdl_match_last_spaces */
 };
+
+struct mdl_look {
+    uint32_t c;
+    uint32_t len; /* 0 at the end of the text */
+    unsigned classes;
+};
+
+/* The text is valid UTF-8: lengths and continuation bytes need no second check. */
+static inline struct mdl_look mdl_look_at(const struct mdl_subject *x, size_t at)
+{
+    if (at >= x->n)
+        return (struct mdl_look){0, 0, 0};
+    const uint8_t *p = x->s + at;
+    uint32_t c = p[0], len = 1;
+    if (c >= 0xf0) {
+        c = (c & 7) << 18 | (p[1] & 63u) << 12 | (p[2] & 63u) << 6 | (p[3] & 63u);
+        len = 4;
+    } else if (c >= 0xe0) {
+        c = (c & 15) << 12 | (p[1] & 63u) << 6 | (p[2] & 63u);
+        len = 3;
+    } else if (c >= 0x80) {
+        c = (c & 31) << 6 | (p[1] & 63u);
+        len = 2;
+    }
+    return (struct mdl_look){c, len, x->classes[c]};
+}
 
 /* What differs between the expressions of one family. */
 struct mdl_match_how {
@@ -25,8 +51,6 @@ struct mdl_match_how {
     bool slash;       /* a run of punctuation takes slashes along behind it, as it takes line ends */
     bool cased;       /* a word is cut where upper case begins anew */
     bool suffix;      /* contractions end a word instead of standing alone */
-    const uint32_t (*ranges)[2]; /* for characters from 0x80 on instead of mask: sorted, first and last character */
-    size_t range_count;
 };
 typedef size_t (*mdl_match_fn)(const struct mdl_subject *x, size_t at, const struct mdl_match_how *how);
 

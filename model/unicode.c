@@ -1,11 +1,10 @@
-/* unicode.c - the classes of all characters, one byte each, unrolled from the runs that Unicode's database consists of.
- * A megabyte, of which text touches a few pages. Made once, when the first tokenizer is.
+/* unicode.c - the classes of all characters, two bytes each, unrolled from the runs that Unicode's database consists of.
+ * Two megabytes, of which text touches a few pages. Made once, when the first tokenizer is.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "model/unicode.h"
 
 #include <pthread.h>
 #include <stddef.h>
-#include <string.h>
 
 static const struct run {
     uint32_t first;
@@ -14,19 +13,59 @@ static const struct run {
 #include "model/unicode_ranges.inc"
 };
 
-static uint8_t table[MDL_CHARS];
+/* Letters with case, as the vocabulary deepseek-llm was made with: it spells them out. */
+static const uint32_t cased_letters[][2] = {
+    {0x41, 0x5a},       {0x61, 0x7a},       {0xb5, 0xb5},       {0xc0, 0xd6},       {0xd8, 0xf6},
+    {0xf8, 0x1ba},      {0x1bc, 0x1bf},     {0x1c4, 0x293},     {0x295, 0x2af},     {0x370, 0x373},
+    {0x376, 0x376},     {0x377, 0x377},     {0x37b, 0x37d},     {0x37f, 0x37f},     {0x386, 0x386},
+    {0x388, 0x38a},     {0x38c, 0x38c},     {0x38e, 0x3a1},     {0x3a3, 0x3f5},     {0x3f7, 0x481},
+    {0x48a, 0x52f},     {0x531, 0x556},     {0x10a0, 0x10c5},   {0x13a0, 0x13f5},   {0x13f8, 0x13fd},
+    {0x1c90, 0x1cba},   {0x1cbd, 0x1cbf},   {0x1d00, 0x1d2b},   {0x1d6b, 0x1d77},   {0x1d79, 0x1d9a},
+    {0x1e00, 0x1f15},   {0x1f18, 0x1f1d},   {0x1f20, 0x1f45},   {0x1f48, 0x1f4d},   {0x1f50, 0x1f57},
+    {0x1f59, 0x1f59},   {0x1f5b, 0x1f5b},   {0x1f5d, 0x1f5d},   {0x1f5f, 0x1f7d},   {0x1f80, 0x1fb4},
+    {0x1fb6, 0x1fbc},   {0x1fbe, 0x1fbe},   {0x1fc2, 0x1fc4},   {0x1fc6, 0x1fcc},   {0x1fd0, 0x1fd3},
+    {0x1fd6, 0x1fdb},   {0x1fe0, 0x1fec},   {0x1ff2, 0x1ff4},   {0x1ff6, 0x1ffc},   {0x2102, 0x2102},
+    {0x2107, 0x2107},   {0x210a, 0x2113},   {0x2115, 0x2115},   {0x2119, 0x211d},   {0x2124, 0x2124},
+    {0x2126, 0x2126},   {0x2128, 0x2128},   {0x212a, 0x212d},   {0x212f, 0x2134},   {0x2139, 0x2139},
+    {0x213c, 0x213f},   {0x2145, 0x2149},   {0x214e, 0x214e},   {0x2183, 0x2183},   {0x2184, 0x2184},
+    {0x2c00, 0x2c7b},   {0x2c7e, 0x2ce4},   {0x2ceb, 0x2cee},   {0x2cf2, 0x2cf2},   {0x2cf3, 0x2cf3},
+    {0xa640, 0xa66d},   {0xa680, 0xa69b},   {0xa722, 0xa76f},   {0xa771, 0xa787},   {0xa78b, 0xa78e},
+    {0xab70, 0xabbf},   {0xfb00, 0xfb06},   {0xfb13, 0xfb17},   {0xff21, 0xff3a},   {0xff41, 0xff5a},
+    {0x10400, 0x1044f}, {0x104b0, 0x104d3}, {0x104d8, 0x104fb}, {0x10c80, 0x10cb2}, {0x10cc0, 0x10cf2},
+    {0x118a0, 0x118df}, {0x1e900, 0x1e943},
+};
+static const uint32_t written_signs[][2] = {{0x21, 0x2f},     {0x3a, 0x7e},     {0x2018, 0x201f},
+                                            {0x3000, 0x3002}, {0xff01, 0xff0f}, {0xff1a, 0xff5e}};
+static const uint32_t cjk_and_hangul[][2] = {{0x800, 0x9fa5}, {0xac00, 0xd7ff}};
+static const uint32_t cjk_and_kana[][2] = {{0x3040, 0x30ff}, {0x4e00, 0x9fa5}};
+
+static uint16_t table[MDL_CHARS];
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static void mark(const uint32_t (*ranges)[2], size_t count, enum mdl_char class)
+{
+    for (size_t i = 0; i < count; i++) {
+        for (uint32_t c = ranges[i][0]; c <= ranges[i][1]; c++)
+            table[c] |= (uint16_t) class;
+    }
+}
+#define MARK(ranges, class) mark(ranges, sizeof ranges / sizeof ranges[0], class)
 
 static void fill(void)
 {
     size_t count = sizeof runs / sizeof runs[0];
     for (size_t i = 0; i < count; i++) {
         uint32_t end = i + 1 < count ? runs[i + 1].first : MDL_CHARS;
-        memset(table + runs[i].first, runs[i].classes, end - runs[i].first);
+        for (uint32_t c = runs[i].first; c < end; c++)
+            table[c] = runs[i].classes;
     }
+    MARK(cased_letters, MDL_CASED);
+    MARK(written_signs, MDL_WRITTEN);
+    MARK(cjk_and_hangul, MDL_CJK_HANGUL);
+    MARK(cjk_and_kana, MDL_CJK_KANA);
 }
 
-const uint8_t *mdl_char_classes(void)
+const uint16_t *mdl_char_classes(void)
 {
     (void)pthread_once(&once, fill);
     return table;

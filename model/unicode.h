@@ -14,10 +14,15 @@ enum mdl_char {
     MDL_MARK = 32,
     MDL_UPPER = 64,  /* Lu, Lt, Lm, Lo and marks: may stand in the upper-case part of a word */
     MDL_LOWER = 128, /* Ll, Lm, Lo and marks: may stand in the lower-case part */
+    /* Not Unicode's: what expressions spell out as ranges of characters (unicode.c). */
+    MDL_CASED = 256,       /* letters with case, in deepseek-llm's */
+    MDL_WRITTEN = 512,     /* signs and letters, in deepseek-llm's */
+    MDL_CJK_HANGUL = 1024, /* deepseek-llm and deepseek-coder */
+    MDL_CJK_KANA = 2048,   /* deepseek-v3 */
 };
 #define MDL_CHARS 0x110000u
 
 /* Classes of every character; made at the first call, by any thread. */
-const uint8_t *mdl_char_classes(void);
+const uint16_t *mdl_char_classes(void);
 
 #endif

@@ -60,22 +60,18 @@ struct mdl_words *mdl_words_acquire(struct mdl_word_caches *c); /* NULL: all are
 void mdl_words_release(struct mdl_word_caches *c, struct mdl_words *w);
 void mdl_words_counts(const struct mdl_word_caches *c, uint64_t *hits, uint64_t *misses); /* while no call runs */
 
-/* Some byte is no ASCII. */
-static inline bool mdl_key_is_wide(const uint64_t key[2])
-{
-    return ((key[0] | (key[1] & UINT64_MAX >> 8)) & 0x8080808080808080u) != 0;
-}
-
 /* The word's bytes as `count` numbers, zeros behind them. Bytes before `limit` may be read, past the word too. */
 static inline void mdl_word_load(const uint8_t *word, size_t n, const uint8_t *limit, uint64_t *key, size_t count)
 {
     static const uint64_t ones[2 * MDL_LONG_BYTES / 8] = {UINT64_MAX, UINT64_MAX, UINT64_MAX,
                                                           UINT64_MAX, UINT64_MAX, UINT64_MAX};
-    uint8_t copy[MDL_LONG_BYTES] = {0};
     const uint8_t *mask = (const uint8_t *)ones + MDL_LONG_BYTES - n;
     KVS_ASSERT(n - 1 < 8 * count && 8 * count <= MDL_LONG_BYTES);
-    if ((size_t)(limit - word) < 8 * count)
-        word = memcpy(copy, word, n);
+    if ((size_t)(limit - word) < 8 * count) {
+        memset(key, 0, count * sizeof *key);
+        memcpy(key, word, n);
+        return;
+    }
     for (size_t i = 0; i < count; i++)
         key[i] = kvs_load_u64(word + 8 * i) & kvs_load_u64(mask + 8 * i);
 }
