@@ -96,6 +96,7 @@ static const struct known_key {
     {"rope.scale_linear", 0, ANY, 0},
     {"rope.scaling.type", 0, ANY, 0},
     {"rope.scaling.factor", 0, ANY, 0},
+    {"rope.scaling.attn_factor", MDL_KEYS_LATENT, ONLY, 1}, /* their magnitude is the yarn_log_multiplier's */
     {"rope.scaling.attn_factor", 0, ANY, 0},
     {"rope.scaling.original_context_length", 0, ANY, 0},
     {"rope.scaling.finetuned", 0, ANY, 0},

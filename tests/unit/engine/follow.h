@@ -8,8 +8,9 @@
 struct bounds {
     double logit;    /* largest difference allowed */
     double margin;   /* another best token is allowed where the golden's margin is below this */
-    double outliers; /* share of the steps that may pass both, */
-    double ceiling;  /* but no logit by more than this (with outliers only) */
+    double outliers; /* share of the steps that may pass both, by whatever another choice of an expert makes of them: */
+    double rms;      /* the root mean square of all other differences may not pass this, */
+    double median;   /* nor the median of all of them this; 0: not asked for */
 };
 
 /* Every line of the golden file; fails the running test where a bound is passed, and prints what was seen. Returns the steps followed: tokens

@@ -59,10 +59,18 @@ static void test_goldens(void **state)
         }
         double bound = models[i].logit_f16 != 0 ? models[i].logit_f16 : 0.001;
         follow_file(model, golden, false, &(struct rig_options){.kv = KVC_F16, .threads = 3}, 37,
-                    (struct bounds){.logit = bound, .margin = 2 * bound, .outliers = models[i].flips, .ceiling = 10});
+                    (struct bounds){.logit = bound,
+                                    .margin = 2 * bound,
+                                    .outliers = models[i].flips,
+                                    .rms = 0.25 * bound,
+                                    .median = 0.05 * bound});
         double wide = models[i].logit_f16 != 0 ? 5 * bound : bound; /* as archs_test.c has it */
         follow_file(model, golden, false, &(struct rig_options){.kv = KVC_Q8_0}, 37,
-                    (struct bounds){.logit = wide, .margin = 2 * wide, .outliers = models[i].flips > 0 ? 0.05 : 0, .ceiling = 10});
+                    (struct bounds){.logit = wide,
+                                    .margin = 2 * wide,
+                                    .outliers = models[i].flips > 0 ? 0.05 : 0,
+                                    .rms = 1.2 * bound,
+                                    .median = 0.4 * bound});
     }
 }
 

@@ -510,6 +510,8 @@ static void test_keys_of_one_architecture(void **state)
     refused(with("gemma3", "final_logit_softcapping", STRING, 0), "final_logit_softcapping: its value of kind string");
     refused(with("deepseek2", "nextn_predict_layers", U32, 1), "deepseek2.nextn_predict_layers: 1 is not supported");
     refused(with("deepseek2", "nextn_predict_layers", U32, 0), "deepseek2.attention.kv_lora_rank: absent");
+    refused(with("deepseek2", "rope.scaling.attn_factor", F32, 1.5), "deepseek2.rope.scaling.attn_factor: 1.5 is not supported");
+    refused(with("deepseek2", "rope.scaling.attn_factor", F32, 1), "deepseek2.attention.kv_lora_rank: absent");
 }
 
 static void test_experts(void **state)
