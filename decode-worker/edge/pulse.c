@@ -26,11 +26,12 @@ static void put(struct dcw_pulse *p, uint64_t key, uint64_t now_us)
 {
     if (kvs_map_put(p->last, key, now_us) == KVS_OK)
         return;
-    size_t max = kvs_map_count(p->last);
+    struct kvs_map *fresh;
+    if (kvs_map_create(kvs_map_count(p->last), &fresh) != KVS_OK)
+        return; /* this one is not measured; the next may be */
     kvs_map_destroy(p->last);
-    p->last = NULL;
-    if (kvs_map_create(max, &p->last) == KVS_OK)
-        (void)!kvs_map_put(p->last, key, now_us);
+    p->last = fresh;
+    (void)!kvs_map_put(p->last, key, now_us);
 }
 
 void dcw_pulse_call(struct dcw_pulse *p, const struct msg_generate *g, uint64_t now_us)

@@ -211,7 +211,7 @@ static void act_tokens(struct sink *s, const struct dcw_action *a)
     kvs_buf_fini(&body);
     if (st != KVS_OK) { /* a router that cannot take its tokens must not believe in a gapless stream */
         KVS_WARN("tokens not sent", "entries=%u status=%s", m.count, kvs_status_name(st));
-        net_rpc_close(wrk_worker_rpc(s->w), a->tokens.conn, KVS_BUSY_QUEUE, "token entries could not be sent");
+        net_rpc_close(wrk_worker_rpc(s->w), a->tokens.conn, st, "token entries could not be sent");
     }
     uint64_t now_us = kvs_now_us();
     for (uint32_t i = 0; i < m.count; i++) {

@@ -3,7 +3,6 @@
 #include "tests/support/nomem.h"
 
 #include <stdatomic.h>
-#include <stddef.h>
 
 void *__real_malloc(size_t n);
 void *__real_calloc(size_t n, size_t size);
@@ -107,4 +106,19 @@ char *__wrap_strdup(const char *text)
 void *__wrap_aligned_alloc(size_t align, size_t n)
 {
     return fails() ? NULL : count(__real_aligned_alloc(align, n));
+}
+
+void *tst_nomem_hook_malloc(size_t n)
+{
+    return fails() ? NULL : __real_malloc(n);
+}
+
+void *tst_nomem_hook_realloc(void *p, size_t n)
+{
+    return fails() ? NULL : __real_realloc(p, n);
+}
+
+void tst_nomem_hook_free(void *p)
+{
+    __real_free(p);
 }

@@ -6,6 +6,7 @@
 #define KVS_TESTS_NOMEM_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 /* The n-th allocation from now on (0: the next) fails, that one only; of threads for which `here` says true (tst_nomem_where). */
@@ -19,5 +20,10 @@ int64_t tst_nomem_seen(void);
 int64_t tst_nomem_live(void);
 /* NULL: all threads. Set before any other thread runs. */
 void tst_nomem_where(bool (*here)(void));
+
+/* For the allocation hooks of a library that keeps some memory for itself: they fail like all others, and are not counted as live. */
+void *tst_nomem_hook_malloc(size_t n);
+void *tst_nomem_hook_realloc(void *p, size_t n);
+void tst_nomem_hook_free(void *p);
 
 #endif

@@ -42,7 +42,7 @@ struct slot {
 
 struct member {
     bool used;
-    bool dialed;
+    bool dialed, wanted; /* wanted: it is ours to dial */
     bool told; /* its incompatibility was logged */
     struct msg_card card;
 };
@@ -200,6 +200,12 @@ static void try_link(struct wrk_peers *p, struct slot *s)
     call_link(p, s, false);
 }
 
+static void dial(struct wrk_peers *p, struct member *m)
+{
+    if (m->used && m->wanted && !m->dialed)
+        m->dialed = net_rpc_dial(p->rpc, m->card.control_url) == KVS_OK;
+}
+
 static void on_timer(void *user, uint64_t now_us)
 {
     struct wrk_peers *p = user;
@@ -209,6 +215,7 @@ static void on_timer(void *user, uint64_t now_us)
             s->retry_us = 0;
             try_link(p, s);
         }
+        dial(p, &p->member[i]); /* those for whom there was no memory, or no room */
     }
     kvs_timer_set(p->timer, now_us + LINK_RETRY_US);
 }
@@ -286,6 +293,7 @@ static void member_put(struct wrk_peers *p, const struct msg_card *card)
         m->told = false;
     m->used = true;
     m->card = *card;
+    m->wanted = false;
     struct kvs_error err = {0};
     if (check_card(p, card, &err) != KVS_OK) {
         if (!m->told && strcmp(p->self.model, card->model) != 0) /* it serves another model: no fault of anybody */
@@ -295,8 +303,8 @@ static void member_put(struct wrk_peers *p, const struct msg_card *card)
         m->told = true;
         return;
     }
-    if (strcmp(p->self.id, card->id) < 0 && !m->dialed)
-        m->dialed = net_rpc_dial(p->rpc, card->control_url) == KVS_OK;
+    m->wanted = strcmp(p->self.id, card->id) < 0;
+    dial(p, m);
 }
 
 void wrk_peers_member(struct wrk_peers *p, const struct msg_member *m)
@@ -428,10 +436,11 @@ bool wrk_peers_call(struct wrk_peers *p, net_conn conn, uint32_t stream, const s
     kvs_arena_init(&arena, 1 << 16);
     struct msg_link link;
     struct kvs_error err = {0};
+    kvs_status st;
     if (s == NULL || s->we_dialed) {
         refuse_link(p, conn, stream, KVS_PEER_PROTOCOL, "LINK is the dialing worker's call");
-    } else if (msg_link_decode(call->body, call->body_bytes, &arena, &link, &err) != KVS_OK) {
-        refuse_link(p, conn, stream, KVS_PEER_PROTOCOL, err.text);
+    } else if ((st = msg_link_decode(call->body, call->body_bytes, &arena, &link, &err)) != KVS_OK) {
+        refuse_link(p, conn, stream, st, err.text);
     } else if (link.address_bytes == 0 && s->state == SLOT_CONNECTED) {
         called_for_verdict(p, s, stream, &link);
     } else if (link.address_bytes != 0 && s->state == SLOT_OPENING && s->owed_stream == 0) {
@@ -455,8 +464,9 @@ bool wrk_peers_item(struct wrk_peers *p, net_conn conn, uint32_t stream, const u
     kvs_arena_init(&arena, 1 << 16);
     struct msg_link link;
     struct kvs_error err = {0};
-    if (msg_link_decode(payload, n, &arena, &link, &err) != KVS_OK)
-        give_up(p, s, KVS_PEER_PROTOCOL, err.text);
+    kvs_status st = msg_link_decode(payload, n, &arena, &link, &err);
+    if (st != KVS_OK)
+        give_up(p, s, st, err.text);
     else if (!s->link_second && s->state == SLOT_CONNECTED)
         open_lane(p, s, link.near_ok);
     else if (s->link_second && s->state == SLOT_OPENING && link.address_bytes != 0)

@@ -190,14 +190,18 @@ void wrk_serve_report(struct wrk_serve *s, bool draining)
     if (load == NULL)
         goto done;
     fill_load(s, draining, load);
-    if (kvs_metrics_write(wrk_worker_metrics(s->w), &text) != KVS_OK) {
-        KVS_WARN("metrics left out of a load report", "cause=\"over %u bytes\"", METRICS_MAX);
+    kvs_status st = kvs_metrics_write(wrk_worker_metrics(s->w), &text);
+    if (st != KVS_OK) {
+        KVS_WARN("metrics left out of a load report", "cause=%s bytes_max=%u", kvs_status_name(st), METRICS_MAX);
         kvs_buf_clear(&text);
     }
     load->metrics = kvs_buf_text(&text);
     load->metrics_bytes = (uint32_t)text.len;
-    if (msg_load_encode(load, &body) != KVS_OK)
+    st = msg_load_encode(load, &body);
+    if (st != KVS_OK) {
+        KVS_WARN("load report left out", "cause=%s", kvs_status_name(st));
         goto done;
+    }
     for (uint32_t i = 0; i < LISTENERS_MAX; i++) {
         struct listener *l = &s->listener[i];
         if (l->conn != 0 && l->method == MSG_LOAD && net_rpc_item(wrk_worker_rpc(s->w), l->conn, l->stream, body.data, body.len) != KVS_OK)

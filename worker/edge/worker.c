@@ -596,6 +596,8 @@ static kvs_status start(struct wrk_worker *w, msg_role role, struct kvs_error *e
     st = w->discovery->ops->join(w->discovery, &w->loaded.member);
     if (st == KVS_OK && !w->etcd)
         st = net_rpc_dial(w->rpc, w->config.discovery);
+    if (st == KVS_SELF_NOMEM)
+        return kvs_fail(err, st, "out of memory");
     return st == KVS_OK ? st : kvs_fail(err, st, "--discovery %s: not a control URL (tcp://HOST:PORT or ipc://PATH) nor etcd://HOST:PORT", w->config.discovery);
 }
 

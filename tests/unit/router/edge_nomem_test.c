@@ -21,9 +21,9 @@
 #include "sys/clock.h"
 #include "tests/support/nomem.h"
 #include "tests/unit/router/rig.h"
+#include "tests/unit/router/rig_ask.h"
 
 #define TEXT "to be routed"
-#define ANSWER_MS 15000
 #define STEP_AFTER 20 /* the first ones each, then a sample: a request takes hundreds, most of them jansson's and alike */
 
 struct rig {
@@ -67,63 +67,8 @@ static int stop(void **state)
     return 0;
 }
 
-/* What came back; status 0: the connection broke off before an answer. */
-struct got {
-    int status;
-    bool cut; /* broken off in the middle */
-    struct kvs_buf body;
-};
-
-static void unchunk(struct got *g, const char *p, const char *end)
-{
-    for (g->cut = true; p < end;) {
-        char *after;
-        unsigned long n = strtoul(p, &after, 16);
-        const char *data = strstr(after, "\r\n");
-        if (!data || data + 2 + n > end)
-            return;
-        if (n == 0) {
-            g->cut = false;
-            return;
-        }
-        assert_int_equal(kvs_buf_append(&g->body, data + 2, n), KVS_OK);
-        p = data + 2 + n + 2;
-    }
-}
-
-static void ask(const struct rig *r, const char *method, const char *path, const char *body, struct got *g)
-{
-    struct kvs_buf req, raw;
-    int fd = rig_connect(r->router);
-    *g = (struct got){0};
-    kvs_buf_init(&req, 64u << 20);
-    kvs_buf_init(&raw, 64u << 20);
-    kvs_buf_init(&g->body, 64u << 20);
-    assert_int_equal(kvs_buf_printf(&req, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n", method, path,
-                                    body ? strlen(body) : 0),
-                     KVS_OK);
-    if (body)
-        assert_int_equal(kvs_buf_puts(&req, body), KVS_OK);
-    rig_send(fd, kvs_buf_text(&req));
-    uint64_t begin_us = kvs_now_us();
-    (void)rig_read(fd, &raw, NULL, ANSWER_MS);
-    if (kvs_now_us() - begin_us > ANSWER_MS * 900ull)
-        fail_msg("%s %s hangs; so far: %.200s", method, path, kvs_buf_text(&raw));
-    close(fd);
-    const char *text = kvs_buf_text(&raw), *blank = strstr(text, "\r\n\r\n");
-    if (blank) {
-        g->status = (int)strtol(text + strlen("HTTP/1.1 "), NULL, 10);
-        if (strstr(text, "Transfer-Encoding: chunked"))
-            unchunk(g, blank + 4, text + raw.len);
-        else
-            assert_int_equal(kvs_buf_puts(&g->body, blank + 4), KVS_OK);
-    }
-    kvs_buf_fini(&req);
-    kvs_buf_fini(&raw);
-}
-
 /* An error says so by its status; its text names the cause, if there was memory for a text. */
-static void check_error(const struct got *g)
+static void check_error(const struct rig_got *g)
 {
     json_error_t e;
     if (g->status != 0 && g->status < 429)
@@ -136,7 +81,7 @@ static void check_error(const struct got *g)
     json_decref(o);
 }
 
-static void check_whole(const struct got *g)
+static void check_whole(const struct rig_got *g)
 {
     json_error_t e;
     if (g->status != 200) {
@@ -149,7 +94,7 @@ static void check_whole(const struct got *g)
     json_decref(o);
 }
 
-static void check_stream(const struct got *g)
+static void check_stream(const struct rig_got *g)
 {
     char text[1024];
     bool done, error;
@@ -165,7 +110,7 @@ static void check_stream(const struct got *g)
         assert_string_equal(text, TEXT);
 }
 
-static void check_page(const struct got *g)
+static void check_page(const struct rig_got *g)
 {
     if (g->status == 200)
         assert_true(g->body.len > 10);
@@ -179,8 +124,8 @@ static const char completion[] = "{\"model\":\"tiny\",\"prompt\":\"hello\",\"tem
 static void check_next(const struct rig *r, const char *what, int64_t n)
 {
     for (int i = 0; i < 500; i++) {
-        struct got g;
-        ask(r, "POST", "/v1/completions", completion, &g);
+        struct rig_got g;
+        rig_ask(r->router, "POST", "/v1/completions", completion, &g);
         bool good = g.status == 200;
         if (good)
             check_whole(&g);
@@ -194,7 +139,7 @@ static void check_next(const struct rig *r, const char *what, int64_t n)
 
 struct question {
     const char *method, *path, *body;
-    void (*check)(const struct got *g);
+    void (*check)(const struct rig_got *g);
     int64_t least; /* so many allocations at least, or the test is no test */
 };
 
@@ -203,9 +148,9 @@ static void fail_each(struct rig *r, const struct question *q)
     int64_t failures = 0, n = 0;
     uint32_t ok = 0, told = 0, cut = 0;
     for (bool reached = true; reached; n += n < STEP_AFTER ? 1 : 1 + n / 8) {
-        struct got g;
+        struct rig_got g;
         tst_nomem_arm(n);
-        ask(r, q->method, q->path, q->body, &g);
+        rig_ask(r->router, q->method, q->path, q->body, &g);
         reached = tst_nomem_disarm();
         q->check(&g);
         failures += reached;
@@ -269,7 +214,7 @@ static void test_pages(void **state)
         fail_each(*state, &pages[i]);
 }
 
-static void check_order(const struct got *g)
+static void check_order(const struct rig_got *g)
 {
     if (g->status == 200)
         assert_int_equal(kvs_buf_text(&g->body)[0], '{');
@@ -298,9 +243,9 @@ static void test_big_body(void **state)
         assert_int_equal(kvs_buf_puts(&b, ",6"), KVS_OK);
     assert_int_equal(kvs_buf_puts(&b, "]}"), KVS_OK);
     for (int64_t n = 0; n < 12; n++) {
-        struct got g;
+        struct rig_got g;
         tst_nomem_arm(n);
-        ask(r, "POST", "/v1/completions", kvs_buf_text(&b), &g);
+        rig_ask(r->router, "POST", "/v1/completions", kvs_buf_text(&b), &g);
         assert_true(tst_nomem_disarm());
         check_whole(&g);
         kvs_buf_fini(&g.body);
@@ -334,11 +279,11 @@ static void test_reads_again_without_a_note(void **state)
     }
     http_only = true;
     tst_nomem_arm(0);
-    uint64_t until_us = kvs_now_us() + 4 * ANSWER_MS * 1000ull;
+    uint64_t until_us = kvs_now_us() + 4 * RIG_ANSWER_MS * 1000ull;
     bool done = false;
     for (ssize_t k = 1; k > 0 && !done && kvs_now_us() < until_us;) { /* what is looked at overlaps by what the end may be cut into */
         struct pollfd ready_fd = {.fd = fd, .events = POLLIN};
-        k = poll(&ready_fd, 1, ANSWER_MS) > 0 ? recv(fd, piece + kept, sizeof(piece) - 1 - kept, 0) : 0;
+        k = poll(&ready_fd, 1, RIG_ANSWER_MS) > 0 ? recv(fd, piece + kept, sizeof(piece) - 1 - kept, 0) : 0;
         size_t all = kept + (size_t)(k > 0 ? k : 0);
         piece[all] = 0;
         done = strstr(piece, "data: [DONE]") != NULL;
@@ -354,8 +299,8 @@ static void test_reads_again_without_a_note(void **state)
 
 static bool ready(void *arg)
 {
-    struct got g;
-    ask(arg, "GET", "/health/ready", NULL, &g);
+    struct rig_got g;
+    rig_ask(((struct rig *)arg)->router, "GET", "/health/ready", NULL, &g);
     bool yes = g.status == 200;
     kvs_buf_fini(&g.body);
     return yes;
