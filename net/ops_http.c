@@ -205,6 +205,8 @@ kvs_status net_listen_socket(const char *listen_text, int *fd_out, char *url_out
 
 /* ---- life ---- */
 
+/* A place is held from the hand-over on, not from when libmicrohttpd begins with the connection: what a burst has put in its line would else
+ * go uncounted, and libmicrohttpd 0.9.75 locks itself up for ever when it finds more in its line than its own limit allows. */
 static bool has_place(void *user)
 {
     struct net_ops *o = user;
@@ -214,7 +216,10 @@ static bool has_place(void *user)
 static void take(void *user, int fd, const struct sockaddr *addr, uint32_t addr_bytes)
 {
     struct net_ops *o = user;
-    (void)!MHD_add_connection(o->daemon, fd, addr, addr_bytes); /* on failure it has closed fd */
+    atomic_fetch_add(&o->connections, 1);
+    if (MHD_add_connection(o->daemon, fd, addr, addr_bytes) != MHD_YES) { /* it has closed fd */
+        atomic_fetch_sub(&o->connections, 1);
+    }
 }
 
 static void on_connection(void *user, struct MHD_Connection *connection, void **state,
@@ -223,9 +228,7 @@ static void on_connection(void *user, struct MHD_Connection *connection, void **
     struct net_ops *o = user;
     (void)connection;
     (void)state;
-    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
-        atomic_fetch_add(&o->connections, 1);
-    } else {
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED) {
         atomic_fetch_sub(&o->connections, 1);
     }
 }
@@ -248,7 +251,7 @@ kvs_status net_ops_start(const struct net_ops_config *c, struct net_ops **out, c
     struct net_gate_config gate = {.listen_fd = fd, .user = o, .has_place = has_place, .take = take};
     o->daemon = MHD_start_daemon(
         MHD_USE_EPOLL_INTERNAL_THREAD | MHD_USE_ITC | MHD_USE_NO_LISTEN_SOCKET, 0, NULL, NULL, on_request, o,
-        MHD_OPTION_NOTIFY_CONNECTION, on_connection, o, MHD_OPTION_CONNECTION_LIMIT, (unsigned)CONNECTIONS_MAX,
+        MHD_OPTION_NOTIFY_CONNECTION, on_connection, o, MHD_OPTION_CONNECTION_LIMIT, 2u * CONNECTIONS_MAX,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)32768,
         MHD_OPTION_END);
     if (o->daemon == NULL || net_gate_start(&gate, &o->gate) != KVS_OK) {

@@ -512,6 +512,8 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls, en
 
 /* ---- start and stop ---- */
 
+/* A place is held from the hand-over on, not from when libmicrohttpd begins with the connection: what a burst has put in its line would else
+ * go uncounted, and libmicrohttpd 0.9.75 locks itself up for ever when it finds more in a thread's line than that thread's own limit allows. */
 static bool has_place(void *user)
 {
     struct rtr_http *h = user;
@@ -521,7 +523,9 @@ static bool has_place(void *user)
 static void take(void *user, int fd, const struct sockaddr *addr, uint32_t addr_bytes)
 {
     struct rtr_http *h = user;
-    (void)!MHD_add_connection(h->daemon, fd, addr, addr_bytes); /* on failure it has closed fd */
+    atomic_fetch_add(&h->connections, 1);
+    if (MHD_add_connection(h->daemon, fd, addr, addr_bytes) != MHD_YES) /* it has closed fd */
+        atomic_fetch_sub(&h->connections, 1);
 }
 
 static void on_connection(void *user, struct MHD_Connection *c, void **state, enum MHD_ConnectionNotificationCode what)
@@ -529,9 +533,7 @@ static void on_connection(void *user, struct MHD_Connection *c, void **state, en
     struct rtr_http *h = user;
     (void)c;
     (void)state;
-    if (what == MHD_CONNECTION_NOTIFY_STARTED)
-        atomic_fetch_add(&h->connections, 1);
-    else
+    if (what == MHD_CONNECTION_NOTIFY_CLOSED)
         atomic_fetch_sub(&h->connections, 1);
 }
 
@@ -551,10 +553,11 @@ kvs_status rtr_http_start(const struct rtr_http_config *cfg, struct rtr_http **o
     h->board = cfg->board;
     h->connections_max = cfg->connections_max;
     h->invalid = kvs_counter(rtr_board_metrics(cfg->board), "kvasir_requests_total", "outcome=\"invalid\"", RTR_REQUESTS_HELP);
+    unsigned limit = (cfg->connections_max + 1) * (cfg->threads > 1 ? cfg->threads : 1); /* each thread's share: all; see take */
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_NO_LISTEN_SOCKET;
     h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, on_request, h, MHD_OPTION_NOTIFY_COMPLETED, on_completed, h, MHD_OPTION_NOTIFY_CONNECTION,
                                  on_connection, h, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)CONNECTION_MEMORY, MHD_OPTION_CONNECTION_LIMIT,
-                                 (unsigned)cfg->connections_max, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)HEAD_TIMEOUT_S,
+                                 limit, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)HEAD_TIMEOUT_S,
                                  MHD_OPTION_THREAD_POOL_SIZE, (unsigned)(cfg->threads > 1 ? cfg->threads : 0), MHD_OPTION_END);
     struct net_gate_config gate = {.listen_fd = fd, .user = h, .has_place = has_place, .take = take};
     if (!h->daemon || net_gate_start(&gate, &h->gate) != KVS_OK) {

@@ -150,5 +150,29 @@ def test_limits_are_raised_and_checked_at_start():
     assert got == (512, 512) and few in log and "LimitNOFILE" in log, (got, log)
 
 
+def test_a_burst_beyond_the_connections():
+    """Who finds no place is told so; what runs goes on; when they have left, others are served, and the router can still end."""
+    expected = want(60)
+    with Cluster(STORIES, *SHAPE, env={**SLOWLY, "KVASIR_ROUTER_CONNECTIONS": "64"}) as c:
+        for _ in range(3):
+            running = Running(c, 60)
+            wait_for("it runs", REQUEST_SECONDS, lambda: running.rows, 0.005)
+            guests = []
+            for _ in range(300):
+                s = socket.create_connection((c.host, c.port), timeout=10 * SLOW)
+                s.sendall(b"GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+                guests.append(s)
+            said = [s.recv(100)[:12] for s in guests]
+            assert set(said) <= {b"HTTP/1.1 200", b"HTTP/1.1 503"}, set(said)
+            assert 0 < said.count(b"HTTP/1.1 200") < 64, said.count(b"HTTP/1.1 200")
+            for s in guests:
+                s.close()
+            wait_for("others are served again", 10 * SLOW, lambda: c.get("/health/live").status == 200)
+            running.join(REQUEST_SECONDS)
+            assert running.failure is None, running.failure
+            same_as(running.rows, expected, "what ran beside the burst")
+        c.idle(20)
+
+
 if __name__ == "__main__":
     main()

@@ -132,6 +132,46 @@ static void test_hostile_heads_are_refused_and_closed(void **state)
     answers(GET("/health/live"), "200", "live");
 }
 
+/* More at once than there is room for: who finds none is told so, and when they have left, others are served again. */
+static void test_a_burst_beyond_the_limit(void **state)
+{
+    (void)state;
+    enum { GUESTS = 300 };
+    static int fd[GUESTS];
+    const char get[] = "GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n";
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)strtoul(strrchr(url, ':') + 1, NULL, 10))};
+    struct timeval limit = {5, 0};
+    unsigned served = 0, told = 0;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (int round = 0; round < 3; round++) {
+        served = told = 0;
+        for (int i = 0; i < GUESTS; i++) {
+            fd[i] = socket(AF_INET, SOCK_STREAM, 0);
+            assert_int_equal(connect(fd[i], (struct sockaddr *)&at, sizeof at), 0);
+            assert_int_equal(setsockopt(fd[i], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+        }
+        for (int i = 0; i < GUESTS; i++)
+            (void)!send(fd[i], get, sizeof get - 1, MSG_NOSIGNAL);
+        for (int i = 0; i < GUESTS; i++) {
+            char text[64] = "";
+            (void)!recv(fd[i], text, sizeof text - 1, 0);
+            served += strncmp(text, "HTTP/1.1 200", 12) == 0;
+            told += strncmp(text, "HTTP/1.1 503", 12) == 0;
+            if (served + told != (unsigned)i + 1)
+                fail_msg("guest %d was answered \"%s\"", i, text);
+        }
+        for (int i = 0; i < GUESTS; i++)
+            close(fd[i]);
+        bool again = false;
+        for (int i = 0; i < 500 && !again; i++, usleep(again ? 0 : 10000))
+            again = strncmp(ask(GET("/health/live")), "HTTP/1.1 200", 12) == 0;
+        assert_true(again);
+    }
+    assert_in_range(served, 1, 64);
+    assert_int_equal(served + told, GUESTS);
+}
+
 static void refused(const char *text)
 {
     char host[64];
@@ -174,6 +214,7 @@ int main(void)
         cmocka_unit_test(test_pages),
         cmocka_unit_test(test_hostile_heads_are_refused_and_closed),
         cmocka_unit_test(test_listen_addresses),
+        cmocka_unit_test(test_a_burst_beyond_the_limit),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
