@@ -382,53 +382,6 @@ kvs_status rtr_dispatch_submit(struct rtr_dispatch *d, struct rtr_submit *s)
     return st;
 }
 
-struct order {
-    struct rtr_dispatch *d;
-    struct rtr_exchange *x;
-    char worker[MSG_ID_MAX];
-    msg_method method;
-    msg_role role;
-};
-
-static void run_order(void *arg)
-{
-    struct order *o = arg;
-    struct rtr_dispatch *d = o->d;
-    struct rtr_fault f = {0};
-    char said[64];
-    kvs_status st = rtr_peer_order(d, o->worker, o->method, o->role);
-    if (st != KVS_OK)
-        (void)rtr_fail(&f, st, NULL, st == KVS_REQ_NOT_FOUND ? "no worker \"%s\" is connected; kvasir status lists them" : "worker \"%s\" could not be told",
-                       o->worker);
-    if (o->method == MSG_SET_ROLE)
-        kvs_format(said, sizeof(said), "{\"role\":\"%s\"}", msg_role_name(o->role));
-    else
-        kvs_format(said, sizeof(said), "{\"draining\":true}");
-    if (st != KVS_OK)
-        rtr_exchange_fault(o->x, &f);
-    else
-        rtr_exchange_reply(o->x, said);
-    rtr_exchange_release(o->x);
-    atomic_fetch_sub(&d->active, 1);
-    free(o);
-}
-
-kvs_status rtr_dispatch_order(struct rtr_dispatch *d, const char *id, msg_method method, msg_role role, struct rtr_exchange *x)
-{
-    struct order *o = calloc(1, sizeof(*o));
-    if (!o)
-        return KVS_SELF_NOMEM;
-    *o = (struct order){.d = d, .x = x, .method = method, .role = role};
-    kvs_format(o->worker, sizeof(o->worker), "%s", id);
-    atomic_fetch_add(&d->active, 1);
-    kvs_status st = atomic_load(&d->stopping) ? KVS_SELF_STOPPING : kvs_loop_post(d->loop, run_order, o);
-    if (st == KVS_OK)
-        return st;
-    atomic_fetch_sub(&d->active, 1);
-    free(o);
-    return st;
-}
-
 /* ---- life ---- */
 
 void rtr_dispatch_drain(struct rtr_dispatch *d)

@@ -40,10 +40,6 @@ bool rtr_dispatch_idle(const struct rtr_dispatch *d);
 /* No new requests; running ones end with KVS_SELF_STOPPING. */
 void rtr_dispatch_stop(struct rtr_dispatch *d);
 
-/* Any thread. Tells a worker to drain, or to take that role (MSG_DRAIN, MSG_SET_ROLE); the answer goes to x, whose reference is taken. On failure
- * nothing was taken. */
-KVS_MUST_CHECK kvs_status rtr_dispatch_order(struct rtr_dispatch *d, const char *id, msg_method method, msg_role role, struct rtr_exchange *x);
-
 /* A request from an HTTP thread: params, model and ids move to the loop. */
 struct rtr_submit {
     uint64_t id; /* from rtr_dispatch_next_id */

@@ -149,8 +149,6 @@ void rtr_peer_generate(struct rtr_dispatch *d, const struct rtr_action *a);
 void rtr_peer_abort(struct rtr_dispatch *d, const struct rtr_action *a);
 void rtr_peer_cancel(struct rtr_dispatch *d, const struct rtr_action *a);
 void rtr_peer_pause(struct rtr_dispatch *d, const struct rtr_action *a);
-/* DRAIN or ROLE (role: which); KVS_REQ_NOT_FOUND: not connected. */
-KVS_MUST_CHECK kvs_status rtr_peer_order(struct rtr_dispatch *d, const char *id, msg_method method, msg_role role);
 
 /* caches.c */
 void rtr_cache_metrics(struct rtr_dispatch *d, struct kvs_metrics *m);

@@ -1,15 +1,17 @@
-/* flush.c - see flush.h. Every call has a deadline of its own (net/rpc), so an order ends within that, whatever a worker does.
+/* flush.c - see flush.h. Every call has a deadline of its own (net/rpc), so an order ends within that, whatever a worker does. One kind of
+ * order is under way as long as a worker has not answered it: a drain or a role that was only sent may have reached nobody.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "router/edge/flush.h"
 
 #include "base/json.h"
+#include "proto/wire.h"
 #include "router/edge/dispatch_impl.h"
 #include "sys/log.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define FLUSH_MS 5000u
+#define ORDER_MS 5000u
 #define REPLY_MAX (256u << 10)
 
 struct told {
@@ -22,6 +24,8 @@ struct rtr_flush {
     struct rtr_flush *next;
     struct rtr_exchange *x;
     char worker[MSG_ID_MAX]; /* "": all */
+    msg_method method;       /* MSG_CACHE_FLUSH, MSG_DRAIN, MSG_SET_ROLE */
+    msg_role role;
     uint32_t count, waiting;
     struct told *told; /* owned */
 };
@@ -53,7 +57,7 @@ static kvs_status write_reply(const struct rtr_flush *f, struct kvs_buf *out)
     return kvs_json_end(&j);
 }
 
-static void finish(struct rtr_dispatch *d, struct rtr_flush *f)
+static void reply_flushed(const struct rtr_flush *f)
 {
     struct kvs_buf body;
     kvs_buf_init(&body, REPLY_MAX);
@@ -66,6 +70,35 @@ static void finish(struct rtr_dispatch *d, struct rtr_flush *f)
     else
         rtr_exchange_fault(f->x, &fault);
     kvs_buf_fini(&body);
+}
+
+/* A drain or a role: the one worker has taken the order, or it failed. */
+static void reply_taken(const struct rtr_flush *f)
+{
+    const struct msg_end *end = &f->told[0].end;
+    struct rtr_fault fault = {0};
+    char said[64];
+    if (end->status != KVS_OK) {
+        bool silent = end->status == KVS_PEER_LOST || end->status == KVS_PEER_TIMEOUT || end->status == KVS_REQ_DEADLINE;
+        (void)rtr_fail(&fault, end->status, NULL, "worker %s %s: %s", f->worker,
+                       silent ? "has not answered, so it may have taken the order or not" : "does not take the order",
+                       end->text[0] ? end->text : kvs_status_name(end->status));
+        rtr_exchange_fault(f->x, &fault);
+        return;
+    }
+    if (f->method == MSG_SET_ROLE)
+        kvs_format(said, sizeof(said), "{\"role\":\"%s\"}", msg_role_name(f->role));
+    else
+        kvs_format(said, sizeof(said), "{\"draining\":true}");
+    rtr_exchange_reply(f->x, said);
+}
+
+static void finish(struct rtr_dispatch *d, struct rtr_flush *f)
+{
+    if (f->method == MSG_CACHE_FLUSH)
+        reply_flushed(f);
+    else
+        reply_taken(f);
     rtr_exchange_release(f->x);
     atomic_fetch_sub(&d->active, 1);
     free(f->told);
@@ -101,8 +134,13 @@ static void tell(struct rtr_dispatch *d, struct rtr_flush *f, const struct rtr_p
 {
     struct told *t = &f->told[f->count++];
     *t = (struct told){.conn = p->conn};
+    struct msg_set_role m = {.role = f->role};
     kvs_format(t->worker, sizeof(t->worker), "%s", p->id);
-    t->end.status = net_rpc_call(d->rpc, p->conn, MSG_CACHE_FLUSH, FLUSH_MS, "", NULL, 0, &t->stream);
+    KVS_INFO("worker is given an order", "worker=%s order=%s", p->id, msg_method_name(f->method));
+    kvs_buf_clear(&d->scratch);
+    t->end.status = f->method == MSG_SET_ROLE ? msg_set_role_encode(&m, &d->scratch) : KVS_OK;
+    if (t->end.status == KVS_OK)
+        t->end.status = net_rpc_call(d->rpc, p->conn, f->method, ORDER_MS, "", d->scratch.data, d->scratch.len, &t->stream);
     if (t->end.status == KVS_OK)
         f->waiting++;
     else
@@ -132,13 +170,12 @@ static void run(void *arg)
         refuse(d, f, KVS_REQ_NOT_FOUND, f->worker[0] ? "kvasir status lists the workers that are connected; there is none of the name " : "no worker is connected");
         return;
     }
-    KVS_INFO("caches are flushed", "workers=%u", f->count);
     f->next = d->flushes;
     d->flushes = f;
     settle(d);
 }
 
-kvs_status rtr_dispatch_flush(struct rtr_dispatch *d, const char *worker, struct rtr_exchange *x)
+kvs_status rtr_dispatch_order(struct rtr_dispatch *d, const char *worker, msg_method method, msg_role role, struct rtr_exchange *x)
 {
     struct submission *s = calloc(1, sizeof(*s));
     struct rtr_flush *f = calloc(1, sizeof(*f));
@@ -146,6 +183,8 @@ kvs_status rtr_dispatch_flush(struct rtr_dispatch *d, const char *worker, struct
     if (st == KVS_OK) {
         *s = (struct submission){.d = d, .f = f};
         f->x = x;
+        f->method = method;
+        f->role = role;
         kvs_format(f->worker, sizeof(f->worker), "%s", worker);
         atomic_fetch_add(&d->active, 1);
         st = atomic_load(&d->stopping) ? KVS_SELF_STOPPING : kvs_loop_post(d->loop, run, s);

@@ -368,7 +368,7 @@ static enum MHD_Result post_flush(struct MHD_Connection *c, struct http_req *q, 
 {
     if (begin_order(c, q) != KVS_OK)
         return no_memory(c, q);
-    return end_order(c, q, strlen(arg) < MSG_ID_MAX ? rtr_dispatch_flush(q->dispatch, arg, q->x) : KVS_REQ_NOT_FOUND);
+    return end_order(c, q, strlen(arg) < MSG_ID_MAX ? rtr_dispatch_order(q->dispatch, arg, MSG_CACHE_FLUSH, 0, q->x) : KVS_REQ_NOT_FOUND);
 }
 
 /* ---- routes ---- */

@@ -459,21 +459,6 @@ void rtr_peer_pause(struct rtr_dispatch *d, const struct rtr_action *a)
         net_rpc_close(d->rpc, p->conn, KVS_PEER_LOST, "a RESUME could not be sent");
 }
 
-kvs_status rtr_peer_order(struct rtr_dispatch *d, const char *id, msg_method method, msg_role role)
-{
-    struct msg_set_role m = {.role = role};
-    uint32_t stream;
-    for (uint32_t i = 0; i < d->peer_count; i++) {
-        if (strcmp(d->peers[i]->id, id) != 0)
-            continue;
-        KVS_INFO("worker is given an order", "worker=%s order=%s", id, msg_method_name(method));
-        kvs_buf_clear(&d->scratch);
-        kvs_status s = method == MSG_SET_ROLE ? msg_set_role_encode(&m, &d->scratch) : KVS_OK;
-        return s == KVS_OK ? net_rpc_call(d->rpc, d->peers[i]->conn, method, ABORT_MS, "", d->scratch.data, d->scratch.len, &stream) : s;
-    }
-    return KVS_REQ_NOT_FOUND;
-}
-
 /* ---- once in a while ---- */
 
 void rtr_peers_tick(struct rtr_dispatch *d, uint64_t now_us)

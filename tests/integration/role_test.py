@@ -121,13 +121,27 @@ def test_what_is_refused():
         role(c, other, "prefill")  # so that the stream stays where it is, and its worker drains for a while
         assert run(["kvasir", "drain", mine, "--url", c.url]).returncode == 0
         answer = c.request("POST", f"/kvasir/role/{mine}/both", {})
-        assert answer.status == 200  # it was told; what it says to that stands in its own log
-        time.sleep(0.5)
+        assert answer.status == 503 and "it takes no other role" in answer.body, answer.body
         assert of(c, mine)["role"] == "decode", "a worker that drains takes no other role"
         role(c, other, "both")  # now the stream can move, and the drained one ends
         got = reader.outcome()
         assert got["error"] is None and got["done"] and len(got["rows"][0]) == 400, got["error"]
         assert c.metrics().sum("kvasir_moved_total") == 1
+
+
+def test_an_order_that_nobody_answers():
+    """A worker that hangs does not answer, and who gave the order is told so: neither "drains" nor 10 s of waiting for a role."""
+    need(STORIES, "stories260K")
+    with Cluster(STORIES, *SHAPE, decode=3) as c:
+        for worker, args in (("decode-1", ["drain"]), ("decode-2", ["role", "prefill"])):
+            c.kill(worker, signal.SIGSTOP)
+            start = time.monotonic()
+            said = run(["kvasir", args[0], worker, *args[1:], "--url", c.url])
+            print(f"        {args[0]}: {said.stderr.strip()} ({time.monotonic() - start:.1f} s)")
+            assert said.returncode != 0 and not said.stdout and "has not answered" in said.stderr, (said.returncode, said.stdout, said.stderr)
+            c.kill(worker, signal.SIGCONT)
+        assert run(["kvasir", "drain", "decode-0", "--url", c.url]).returncode == 0
+        wait_for("it has drained", 20 * SLOW, lambda: all(w["id"] != "decode-0" for w in c.status()["workers"]))
 
 
 def test_while_etcd_is_away():
