@@ -33,8 +33,10 @@ kvs_status rtr_admission_room(const struct rtr_admission *a, uint32_t prompt_tok
     return prompt_tokens > a->tokens_max - a->tokens ? KVS_BUSY_QUEUE : KVS_OK;
 }
 
-void rtr_admission_enter(struct rtr_admission *a, uint32_t prompt_tokens)
+void rtr_admission_enter(struct rtr_admission *a, uint32_t prompt_tokens, uint64_t now_us)
 {
+    if (a->requests == 0)
+        a->busy_since_us = now_us;
     a->requests++;
     a->tokens += prompt_tokens;
     KVS_ASSERT(a->requests <= a->requests_max);
@@ -47,8 +49,9 @@ void rtr_admission_leave(struct rtr_admission *a, uint32_t prompt_tokens, uint64
     KVS_ASSERT(a->tokens >= prompt_tokens);
     a->requests--;
     a->tokens -= prompt_tokens;
-    if (a->last_end_us && now_us >= a->last_end_us) {
-        uint64_t gap = now_us - a->last_end_us;
+    uint64_t from_us = a->last_end_us > a->busy_since_us ? a->last_end_us : a->busy_since_us;
+    if (a->last_end_us && now_us >= from_us) {
+        uint64_t gap = now_us - from_us;
         a->gap_us = a->gap_us ? a->gap_us - a->gap_us / 8 + gap / 8 : gap;
     }
     a->last_end_us = now_us;

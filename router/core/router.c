@@ -441,7 +441,7 @@ static void on_request(struct rtr *r, const struct rtr_request *ask)
     } else if (kvs_map_put(r->by_id, ask->id, slot_of(r, q)) != KVS_OK) {
         reject(r, ask->id, KVS_BUSY_QUEUE, "the router is at its limit of requests; try again later");
     } else {
-        rtr_admission_enter(&r->admission, ask->token_count);
+        rtr_admission_enter(&r->admission, ask->token_count, r->now_us);
         r->stats.accepted++;
         if (q->deadline_us < r->earliest_us)
             r->earliest_us = q->deadline_us;
