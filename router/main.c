@@ -12,6 +12,7 @@
 #include "sys/log.h"
 #include "sys/secret.h"
 
+#include <ctype.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stddef.h>
@@ -140,6 +141,9 @@ static kvs_status fill_in(struct router_config *c, struct kvs_error *err)
         (void)gethostname(host, sizeof(host) - 1);
         kvs_format(c->name, sizeof(c->name), "router-%s-%ld", host, (long)getpid());
     }
+    for (const char *at = c->name; *at; at++)
+        if (!isalnum((unsigned char)*at) && !strchr("-_.", *at))
+            return kvs_fail(err, KVS_SELF_CONFIG, "--name \"%s\": use letters, digits, '-', '_' and '.' only", c->name);
     if (!c->control[0])
         kvs_format(c->control, sizeof(c->control), "%s", etcd ? "tcp://127.0.0.1:0" : "tcp://127.0.0.1:8081");
     return KVS_OK;

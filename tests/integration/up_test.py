@@ -103,6 +103,25 @@ def test_term_and_interrupt_end_everything():
             c.kill_up()
 
 
+def test_a_worker_that_loads_can_be_stopped():
+    """A large model takes minutes to load; nobody waits for that to end a worker."""
+    for sig in (signal.SIGTERM, signal.SIGINT):
+        p = subprocess.Popen([os.path.join(BIN, "kvasir-decode-worker"), "--model", model(), "--discovery", "tcp://127.0.0.1:1"],
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, preexec_fn=die_with_parent,
+                             env={**os.environ, "KVASIR_FAILPOINTS_SET": "worker.load=delay:60000"})
+        try:
+            while "worker.load" not in (line := p.stderr.readline().decode()):
+                assert line, "it has ended"
+            start = time.monotonic()
+            p.send_signal(sig)
+            assert p.wait(20 * SLOW) == 0
+            print(f"        {sig.name}: ended after {time.monotonic() - start:.2f} s")
+            assert "while the model was being loaded" in p.stderr.read().decode()
+        finally:
+            p.kill()
+            p.stderr.close()
+
+
 def test_all_end_when_the_router_has_drained():
     """Who asks the router itself to end, not its parent, means the cluster: a stream that runs is finished, then the rest goes, with code 0."""
     ids = golden()[11]["prompt_ids"]

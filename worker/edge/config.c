@@ -63,7 +63,7 @@ static bool name_is_plain(const char *name)
     for (const char *c = name; *c != 0; c++)
         if (!isalnum((unsigned char)*c) && strchr("-_.", *c) == NULL)
             return false;
-    return name[0] != 0;
+    return name[0] != 0 && name[0] != '-'; /* kvasir drain -x would read it as a flag */
 }
 
 kvs_status wrk_config_load(int argc, char **argv, msg_role role, struct wrk_config *out, bool *help_out, struct kvs_error *err)
@@ -82,7 +82,7 @@ kvs_status wrk_config_load(int argc, char **argv, msg_role role, struct wrk_conf
     if (out->name[0] == 0)
         default_name(role, out->name, sizeof out->name);
     if (!name_is_plain(out->name))
-        return kvs_fail(err, KVS_SELF_CONFIG, "--name \"%s\": use letters, digits, '-', '_' and '.' only", out->name);
+        return kvs_fail(err, KVS_SELF_CONFIG, "--name \"%s\": use letters, digits, '-', '_' and '.' only, the first no '-'", out->name);
     if (out->model_name[0] == 0)
         default_model_name(out->model, out->model_name, sizeof out->model_name);
     if (out->kv_memory == 0) {

@@ -27,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define REPORT_US 250000u
 #define IDLE_TICKS_MAX 64
@@ -565,11 +566,29 @@ static kvs_status create_loop(struct wrk_worker *w, struct kvs_error *err)
     return st == KVS_OK ? st : kvs_fail(err, st, "the event loop could not be set up");
 }
 
+/* Loading takes as long as the file is large, and nothing is begun yet that would have to be ended: nobody knows of this worker. */
+static void end_at_once(int sig)
+{
+    static const char said[] = "stopped while the model was being loaded\n";
+    (void)sig;
+    (void)!write(STDERR_FILENO, said, sizeof said - 1);
+    _exit(0);
+}
+
+static kvs_status load_model(struct wrk_worker *w, msg_role role, struct kvs_error *err)
+{
+    struct sigaction at_once = {.sa_handler = end_at_once};
+    (void)sigaction(SIGTERM, &at_once, NULL);
+    (void)sigaction(SIGINT, &at_once, NULL);
+    (void)KVS_FAILPOINT("worker.load");
+    return wrk_load(&w->config, role, &w->loaded, err);
+}
+
 static kvs_status start(struct wrk_worker *w, msg_role role, struct kvs_error *err)
 {
-    kvs_status st = create_loop(w, err); /* first: signals are blocked before any thread starts */
+    kvs_status st = load_model(w, role, err);
     if (st == KVS_OK)
-        st = wrk_load(&w->config, role, &w->loaded, err);
+        st = create_loop(w, err); /* from here on signals are the loop's: blocked before any thread of ours or of a library starts */
     if (st != KVS_OK)
         return st;
     w->loaded.member.epoch = kvs_random_u64();
