@@ -177,6 +177,9 @@ static void test_a_client_that_does_not_read_is_cut(void **state)
     assert_true(s.waiting_bytes > 0);
     printf("cut after %.2f s (limit %.2f), %u bytes waited\n", (double)(s.cut_at_us - begin) * 1e-6, STALL_US * 1e-6, s.waiting_bytes);
     assert_in_range(s.cut_at_us - begin, STALL_US * 3 / 4, 5 * STALL_US); /* its last byte was taken while we filled */
+    for (int i = 0; i < 2; i++) /* its departure, which is told, too; then nothing more */
+        run(&s, 2 * STALL_US);
+    assert_int_equal(s.cuts, 1);
     rtr_gone_remove(g, ours[0]);
     close(ours[0]); /* as libmicrohttpd does: what has not been taken must not stay in the kernel */
     size_t got = drain(theirs[0], SIZE_MAX, &error);
