@@ -255,6 +255,47 @@ static void good_pages(const struct helper_order *o, struct helper_done *done)
     free(bytes);
 }
 
+static void one_page(const struct helper_order *o, uint32_t block, uint64_t wrong, uint32_t flags)
+{
+    uint8_t *at = calloc(1, (size_t)o->page_bytes);
+    if (at == NULL)
+        give_up("no memory");
+    const struct kvt_header h = {.version = KVT_WIRE_VERSION,
+                                 .sink_epoch = o->sink_epoch,
+                                 .xfer = o->xfer,
+                                 .nonce = o->nonce,
+                                 .block = block,
+                                 .bytes = o->page_bytes,
+                                 .checksum = kvt_checksum(at, (size_t)o->page_bytes) ^ wrong};
+    page(&h, at, (size_t)o->page_bytes, flags);
+    drain();
+    free(at);
+}
+
+/* Against a daemon that has granted us a transfer. The last block alone is of no use to it, so our zeros there spoil nothing. */
+static void live_pages(const struct helper_order *o)
+{
+    one_page(o, 0, 1, UCP_AM_SEND_FLAG_RNDV);
+    one_page(o, 0, 0, UCP_AM_SEND_FLAG_EAGER); /* it was bad once: not taken again */
+    one_page(o, o->blocks - 1, 0, UCP_AM_SEND_FLAG_RNDV);
+    one_page(o, o->blocks - 1, 0, UCP_AM_SEND_FLAG_RNDV);
+}
+
+/* Until somebody ends this process: announced, fetched in part at most. */
+static _Noreturn void stop_in_the_midst(const struct helper_order *o)
+{
+    const struct kvt_header h = {.version = KVT_WIRE_VERSION,
+                                 .sink_epoch = o->sink_epoch,
+                                 .xfer = o->xfer,
+                                 .nonce = o->nonce,
+                                 .bytes = o->page_bytes};
+    for (int i = 0; i < 8; i++)
+        page(&h, big, i % 2 == 0 ? BIG : (size_t)o->page_bytes, UCP_AM_SEND_FLAG_RNDV);
+    ucp_worker_progress(worker);
+    for (;;)
+        pause();
+}
+
 static void open_ucx(struct helper_hello *mine, const char *prefix)
 {
     ucp_config_t *config;
@@ -272,6 +313,7 @@ static void open_ucx(struct helper_hello *mine, const char *prefix)
     check(ucp_worker_get_address(worker, &address, &n), "address");
     memcpy(mine->address, address, n);
     mine->address_bytes = (uint32_t)n;
+    mine->address_sum = kvt_checksum(address, n);
     put_works(&p, config);
     ucp_config_release(config);
 }
@@ -307,6 +349,8 @@ int main(int argc, char **argv)
     while (helper_read_fd(0, &o, sizeof o)) {
         struct helper_done done = {.xfer = o.xfer};
         posted = 0;
+        if (o.hostile == 3)
+            stop_in_the_midst(&o);
         if (o.hostile) {
             burst(&o, UCP_AM_SEND_FLAG_RNDV);
             burst(&o, UCP_AM_SEND_FLAG_EAGER);
@@ -317,9 +361,15 @@ int main(int argc, char **argv)
                     am(id, &o, sizeof o, big, 5000, 0);
             drain();
             done.status = posted;
-            put(theirs.victim);
+            if (theirs.victim != 0)
+                put(theirs.victim);
         }
-        good_pages(&o, &done);
+        if (o.hostile == 2) {
+            live_pages(&o);
+            done.status = posted;
+        } else {
+            good_pages(&o, &done);
+        }
         helper_write_fd(1, &done, sizeof done);
     }
     _exit(0); /* without closing: an honest end is tested elsewhere */

@@ -14,12 +14,14 @@ struct helper_hello { /* both ways, first */
     uint8_t address[KVT_ADDRESS_MAX];
     struct kvt_probe probe;
     uint32_t near; /* test to helper: use the near lane */
+    uint64_t address_sum; /* kvt_checksum of the address; hostile_helper only, for tests/integration/stranger_test.py */
 };
 struct helper_order {
     uint64_t sink_epoch, xfer, nonce, page_bytes;
     uint32_t blocks, groups;
     uint64_t logits_bytes; /* 0: none */
-    uint32_t hostile;      /* burst of nonsense first (hostile_helper) */
+    uint32_t hostile;      /* hostile_helper: 0 only good pages; 1 a burst of nonsense first; 2 the burst, then a page of block 0 with
+                            * a wrong checksum, twice, and the last block's, twice; 3 sends big messages and stops in their midst */
 };
 struct helper_done {
     uint64_t xfer;
