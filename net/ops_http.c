@@ -123,8 +123,7 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
         return MHD_YES;
     }
     if (*upload_bytes > 0) {
-        *upload_bytes = 0; /* a chunked body that nobody asked for */
-        return MHD_YES;
+        return MHD_NO; /* a chunked body that nobody asked for, and that need not end */
     }
     bool known = strcmp(url, "/metrics") == 0 || strcmp(url, "/health/live") == 0 ||
                  strcmp(url, "/health/ready") == 0 || strcmp(url, "/version") == 0;

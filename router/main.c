@@ -29,7 +29,7 @@ struct router_config {
     char name[MSG_ID_MAX], cluster[MSG_ID_MAX], listen[128], control[MSG_URL_MAX], discovery[MSG_URL_MAX], advertise[128];
     char etcd_user[256], etcd_password[256], auth_file[512];
     uint32_t placement, local_threshold, max_queue, max_requests, worker_sequences, http_threads, connections, deaths, log_level;
-    uint64_t index_memory, deadline_us, drain_us, step_max_us, prefill_queue_us, client_stall_us;
+    uint64_t index_memory, deadline_us, drain_us, step_max_us, prefill_queue_us, client_stall_us, body_us;
     bool resume;
 };
 
@@ -58,6 +58,7 @@ static const struct kvs_config_row rows[] = {
     {"router.deadline", "deadline", KVS_CFG_SECONDS, "600", 0.01, 86400, NULL, "seconds a request may take", AT(deadline_us)},
     {"router.client_stall", "client-stall", KVS_CFG_SECONDS, "30", 0, 86400, NULL,
      "seconds that a client may take nothing of what waits for it until it is cut; 0: it has until its request's deadline", AT(client_stall_us)},
+    {"router.body", NULL, KVS_CFG_SECONDS, "60", 0.001, 86400, NULL, "seconds that a request's body has to arrive", AT(body_us)},
     {"router.max_queue", "max-queue", KVS_CFG_U32, "256", 0, 65536, NULL, "requests that may wait for a place", AT(max_queue)},
     {"router.max_requests", "max-requests", KVS_CFG_U32, "1024", 1, 65536, NULL, "requests at once, waiting ones included", AT(max_requests)},
     {"router.worker_sequences", "worker-sequences", KVS_CFG_U32, "128", 1, 65536, NULL, "sequences given to one decode worker at once",
@@ -184,7 +185,8 @@ static kvs_status start(struct router *r, const struct router_config *c, struct 
                                 .board = r->board,
                                 .auth = auth,
                                 .threads = c->http_threads,
-                                .connections_max = c->connections};
+                                .connections_max = c->connections,
+                                .body_us = c->body_us};
     if (s == KVS_OK)
         s = rtr_http_start(&h, &r->http, http_url, sizeof(http_url), err);
     if (s == KVS_OK)

@@ -26,7 +26,7 @@
 
 enum {
     CONNECTION_MEMORY = 32768, /* bounds the request's head too */
-    HEAD_TIMEOUT_S = 20, /* until the handler has seen the head, which is whole when a connection comes from the gate */
+    HEAD_TIMEOUT_S = 20, /* nothing comes, until the body is there; the head is whole when a connection comes from the gate */
     IDLE_TIMEOUT_S = 120, /* not while a generation is answered: a client that does not take it is core/stall.h's */
     BODY_DROPPED_MAX = 64 << 20,
 };
@@ -36,6 +36,7 @@ struct rtr_http {
     struct net_gate *gate;
     atomic_uint connections;
     unsigned connections_max;
+    uint64_t body_us;
     struct rtr_dispatch *dispatch;
     struct rtr_board *board;
     struct kvs_counter *invalid;
@@ -453,7 +454,8 @@ static enum MHD_Result first_call(struct rtr_http *h, struct MHD_Connection *c, 
     kvs_buf_init(&q->body, RTR_BODY_MAX);
     *con_cls = q;
     pick_request_id(c, q);
-    set_timeout(c, q, IDLE_TIMEOUT_S);
+    q->begun_us = kvs_now_us();
+    set_timeout(c, q, HEAD_TIMEOUT_S);
     kvs_status s = net_http_strict(c, version, RTR_BODY_MAX, NULL, &e);
     if (s == KVS_OK)
         return MHD_YES;
@@ -469,6 +471,10 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     if (!q)
         return first_call(cls, c, version, con_cls);
     if (*upload_size) {
+        if (kvs_now_us() - q->begun_us > q->http->body_us) {
+            kvs_counter_add(q->http->invalid, 1);
+            return MHD_NO; /* libmicrohttpd takes no answer in the middle of a body */
+        }
         if (!q->dropped)
             q->dropped_why = kvs_buf_append(&q->body, upload, *upload_size);
         if (q->dropped_why != KVS_OK)
@@ -478,6 +484,7 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     }
     if (q->x)
         return answer(c, q);
+    set_timeout(c, q, IDLE_TIMEOUT_S);
     if (q->dropped_why == KVS_SELF_NOMEM)
         return no_memory(c, q);
     if (q->dropped) {
@@ -552,6 +559,7 @@ kvs_status rtr_http_start(const struct rtr_http_config *cfg, struct rtr_http **o
     h->dispatch = cfg->dispatch;
     h->board = cfg->board;
     h->connections_max = cfg->connections_max;
+    h->body_us = cfg->body_us;
     h->invalid = kvs_counter(rtr_board_metrics(cfg->board), "kvasir_requests_total", "outcome=\"invalid\"", RTR_REQUESTS_HELP);
     unsigned limit = (cfg->connections_max + 1) * (cfg->threads > 1 ? cfg->threads : 1); /* each thread's share: all; see take */
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_NO_LISTEN_SOCKET;

@@ -14,6 +14,7 @@ struct http_req {
     struct rtr_http *http;
     struct rtr_dispatch *dispatch;
     struct kvs_buf body;
+    uint64_t begun_us;      /* when its head was there: the body has body_us from then */
     size_t dropped;         /* bytes of body that were not kept, and why */
     kvs_status dropped_why;
     bool fatal;             /* answer, then close: the end of this request is not known */

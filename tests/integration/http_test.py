@@ -89,6 +89,32 @@ def test_hostile_http_is_refused():
         c.idle()
 
 
+def test_a_body_has_a_deadline():
+    """Whoever sends it byte by byte holds a place among the connections for so long only; who is merely slow is served."""
+    with Cluster(need(STORIES, "stories260K"), "--context", 512, env={"KVASIR_ROUTER_BODY": "2"}) as c:
+        body = json.dumps({"model": "m", "prompt": "Once", "max_tokens": 2}).encode()
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: {len(body)}\r\n\r\n".encode()
+        with socket.create_connection((c.host, c.port), timeout=30 * SLOW) as s:
+            s.sendall(head + body[:10])
+            time.sleep(0.5)
+            s.sendall(body[10:])
+            assert s.recv(100).startswith(b"HTTP/1.1 200")
+        with socket.create_connection((c.host, c.port), timeout=0.1) as s:
+            s.sendall(head.replace(b": %d" % len(body), b": 1000000"))
+
+            def cut():
+                try:
+                    s.sendall(b" ")
+                    return s.recv(100) == b""
+                except TimeoutError:
+                    return False
+                except (ConnectionResetError, BrokenPipeError):
+                    return True
+            _, took = wait_for("it is cut", 20 * SLOW, cut)
+            print(f"        cut after {took:.1f} s")
+            assert took > 1
+
+
 def test_shapes_of_the_api():
     with cluster() as c:
         models = c.get("/v1/models").json()

@@ -10,6 +10,7 @@
 
 #include "net/ops_http.h"
 #include <arpa/inet.h>
+#include <errno.h>
 #include <netinet/in.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -132,6 +133,32 @@ static void test_hostile_heads_are_refused_and_closed(void **state)
     answers(GET("/health/live"), "200", "live");
 }
 
+/* A body that nobody asked for is not read to its end, which may never come. */
+static void test_an_endless_body(void **state)
+{
+    (void)state;
+    const char chunk[] = "5\r\nhello\r\n";
+    char text[256];
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)strtoul(strrchr(url, ':') + 1, NULL, 10))};
+    struct timeval limit = {0, 10000};
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    int fd = socket(AF_INET, SOCK_STREAM, 0), round = 0;
+    assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+    const char head[] = "GET /version HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+    assert_int_equal(send(fd, head, sizeof head - 1, MSG_NOSIGNAL), sizeof head - 1);
+    for (; round < 500; round++) {
+        if (send(fd, chunk, sizeof chunk - 1, MSG_NOSIGNAL) < 0)
+            break;
+        ssize_t n = recv(fd, text, sizeof text, 0);
+        if (n == 0 || (n < 0 && errno != EAGAIN))
+            break;
+    }
+    close(fd);
+    assert_in_range(round, 0, 499);
+}
+
 /* More at once than there is room for: who finds none is told so, and when they have left, others are served again. */
 static void test_a_burst_beyond_the_limit(void **state)
 {
@@ -214,6 +241,7 @@ int main(void)
         cmocka_unit_test(test_pages),
         cmocka_unit_test(test_hostile_heads_are_refused_and_closed),
         cmocka_unit_test(test_listen_addresses),
+        cmocka_unit_test(test_an_endless_body),
         cmocka_unit_test(test_a_burst_beyond_the_limit),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
