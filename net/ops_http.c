@@ -28,6 +28,12 @@ struct net_ops {
     atomic_uint connections;
 };
 
+/* From seven eighths of all connections on, answers close theirs: idle ones can never hold all places. */
+static bool crowded(const struct net_ops *o)
+{
+    return atomic_load(&o->connections) > CONNECTIONS_MAX - CONNECTIONS_MAX / 8;
+}
+
 /* ---- answers ---- */
 
 static enum MHD_Result answer(struct MHD_Connection *connection, unsigned code, const char *type, struct kvs_buf *page,
@@ -77,14 +83,14 @@ static enum MHD_Result answer_error(struct MHD_Connection *connection, unsigned 
     return ok;
 }
 
-static enum MHD_Result answer_text(struct MHD_Connection *connection, unsigned code, const char *text)
+static enum MHD_Result answer_text(const struct net_ops *o, struct MHD_Connection *connection, unsigned code, const char *text)
 {
     struct kvs_buf page;
     kvs_buf_init(&page, 4096);
     if (kvs_buf_puts(&page, text) != KVS_OK) {
         kvs_buf_clear(&page);
     }
-    enum MHD_Result ok = answer(connection, code, "text/plain; charset=utf-8", &page, false);
+    enum MHD_Result ok = answer(connection, code, "text/plain; charset=utf-8", &page, crowded(o));
     kvs_buf_fini(&page);
     return ok;
 }
@@ -96,8 +102,8 @@ static enum MHD_Result answer_metrics(struct net_ops *o, struct MHD_Connection *
     kvs_status s = o->config.metrics != NULL ? o->config.metrics(o->config.user, &page) : KVS_OK;
     enum MHD_Result ok =
         s == KVS_OK
-            ? answer(connection, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", &page, false)
-            : answer_error(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error", kvs_status_name(s), false);
+            ? answer(connection, MHD_HTTP_OK, "text/plain; version=0.0.4; charset=utf-8", &page, crowded(o))
+            : answer_error(connection, MHD_HTTP_INTERNAL_SERVER_ERROR, "server_error", kvs_status_name(s), crowded(o));
     kvs_buf_fini(&page);
     return ok;
 }
@@ -106,7 +112,7 @@ static enum MHD_Result answer_ready(struct net_ops *o, struct MHD_Connection *co
 {
     char why[256] = "not ready";
     bool ready = o->config.ready == NULL || o->config.ready(o->config.user, why, sizeof why);
-    return answer_text(connection, ready ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, ready ? "ready\n" : why);
+    return answer_text(o, connection, ready ? MHD_HTTP_OK : MHD_HTTP_SERVICE_UNAVAILABLE, ready ? "ready\n" : why);
 }
 
 static enum MHD_Result on_request(void *user, struct MHD_Connection *connection, const char *url, const char *method,
@@ -129,11 +135,11 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
                  strcmp(url, "/health/ready") == 0 || strcmp(url, "/version") == 0;
     if (!known) {
         return answer_error(connection, MHD_HTTP_NOT_FOUND, "not_found_error",
-                            "here are /metrics, /health/live, /health/ready and /version", false);
+                            "here are /metrics, /health/live, /health/ready and /version", crowded(o));
     }
     if (strcmp(method, "GET") != 0 && strcmp(method, "HEAD") != 0) {
         return answer_error(connection, MHD_HTTP_METHOD_NOT_ALLOWED, "invalid_request_error", "only GET is served here",
-                            false);
+                            crowded(o));
     }
     if (strcmp(url, "/metrics") == 0) {
         return answer_metrics(o, connection);
@@ -141,7 +147,7 @@ static enum MHD_Result on_request(void *user, struct MHD_Connection *connection,
     if (strcmp(url, "/health/ready") == 0) {
         return answer_ready(o, connection);
     }
-    return answer_text(connection, MHD_HTTP_OK, strcmp(url, "/version") == 0 ? KVASIR_VERSION "\n" : "live\n");
+    return answer_text(o, connection, MHD_HTTP_OK, strcmp(url, "/version") == 0 ? KVASIR_VERSION "\n" : "live\n");
 }
 
 /* ---- listening ---- */

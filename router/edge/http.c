@@ -527,6 +527,11 @@ static bool has_place(void *user)
     return atomic_load(&h->connections) < h->connections_max;
 }
 
+bool http_crowded(const struct rtr_http *h)
+{
+    return atomic_load(&h->connections) > h->connections_max - h->connections_max / 8;
+}
+
 static void take(void *user, int fd, const struct sockaddr *addr, uint32_t addr_bytes)
 {
     struct rtr_http *h = user;

@@ -20,7 +20,7 @@ static bool add_headers(struct MHD_Response *m, const struct http_req *q, const 
     bool ok = add(m, "Content-Type", r->type) && add(m, "x-request-id", q->request_id);
     if (r->allow)
         ok = ok && add(m, "Allow", r->allow);
-    if (r->close)
+    if (r->close || http_crowded(q->http))
         ok = ok && add(m, "Connection", "close");
     if (!r->head)
         return ok;

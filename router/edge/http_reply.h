@@ -32,6 +32,9 @@ struct http_reply {
     bool close;
 };
 
+/* From seven eighths of all connections on, answers close theirs: idle ones, a stranger's or a large pool's, can never hold all places. */
+bool http_crowded(const struct rtr_http *h);
+
 /* bytes: malloc'ed, taken over (also on failure); NULL with n = 0 for an empty body. */
 enum MHD_Result http_reply_bytes(struct MHD_Connection *c, const struct http_req *q, const struct http_reply *r, uint8_t *bytes, size_t n);
 enum MHD_Result http_reply_fault(struct MHD_Connection *c, const struct http_req *q, const struct rtr_fault *f, const char *allow, bool close);

@@ -195,8 +195,36 @@ static void test_a_burst_beyond_the_limit(void **state)
             again = strncmp(ask(GET("/health/live")), "HTTP/1.1 200", 12) == 0;
         assert_true(again);
     }
-    assert_in_range(served, 1, 64);
+    assert_in_range(served, 1, GUESTS);
     assert_int_equal(served + told, GUESTS);
+}
+
+/* Guests that stay after their answer do not hold all places. */
+static void test_idle_guests_leave_room(void **state)
+{
+    (void)state;
+    enum { GUESTS = 200 };
+    static int fd[GUESTS];
+    const char get[] = "GET /health/live HTTP/1.1\r\nHost: x\r\n\r\n";
+    struct sockaddr_in at = {.sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)strtoul(strrchr(url, ':') + 1, NULL, 10))};
+    struct timeval limit = {5, 0};
+    unsigned stay = 0;
+    at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    for (int i = 0; i < GUESTS; i++) {
+        char text[400] = "";
+        fd[i] = socket(AF_INET, SOCK_STREAM, 0);
+        assert_int_equal(connect(fd[i], (struct sockaddr *)&at, sizeof at), 0);
+        assert_int_equal(setsockopt(fd[i], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+        assert_int_equal(send(fd[i], get, sizeof get - 1, MSG_NOSIGNAL), sizeof get - 1);
+        (void)!recv(fd[i], text, sizeof text - 1, 0);
+        if (strncmp(text, "HTTP/1.1 200", 12) != 0)
+            fail_msg("guest %d was answered \"%s\"", i, text);
+        stay += strstr(text, "Connection: close") == NULL;
+    }
+    assert_in_range(stay, 32, 57);
+    for (int i = 0; i < GUESTS; i++)
+        close(fd[i]);
 }
 
 static void refused(const char *text)
@@ -243,6 +271,7 @@ int main(void)
         cmocka_unit_test(test_listen_addresses),
         cmocka_unit_test(test_an_endless_body),
         cmocka_unit_test(test_a_burst_beyond_the_limit),
+        cmocka_unit_test(test_idle_guests_leave_room),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
