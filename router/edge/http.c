@@ -29,6 +29,7 @@ enum {
     HEAD_TIMEOUT_S = 20, /* nothing comes, until the body is there; the head is whole when a connection comes from the gate */
     IDLE_TIMEOUT_S = 120, /* not while a generation is answered: a client that does not take it is core/stall.h's */
     BODY_DROPPED_MAX = 64 << 20,
+    BODY_US = 60000000,
 };
 
 struct rtr_http {
@@ -564,7 +565,7 @@ kvs_status rtr_http_start(const struct rtr_http_config *cfg, struct rtr_http **o
     h->dispatch = cfg->dispatch;
     h->board = cfg->board;
     h->connections_max = cfg->connections_max;
-    h->body_us = cfg->body_us;
+    h->body_us = cfg->body_us ? cfg->body_us : BODY_US;
     h->invalid = kvs_counter(rtr_board_metrics(cfg->board), "kvasir_requests_total", "outcome=\"invalid\"", RTR_REQUESTS_HELP);
     unsigned limit = (cfg->connections_max + 1) * (cfg->threads > 1 ? cfg->threads : 1); /* each thread's share: all; see take */
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_NO_LISTEN_SOCKET;

@@ -15,7 +15,7 @@ struct rtr_http_config {
     const char *auth;         /* key that orders to workers need as their bearer; NULL or "": they are taken from loopback only */
     uint32_t threads;         /* 1 or 2 */
     uint32_t connections_max;
-    uint64_t body_us;         /* a request's body has so long to arrive, however steadily it trickles */
+    uint64_t body_us;         /* a request's body has so long to arrive, however steadily it trickles; 0: 60 s */
 };
 /* url_out: "http://127.0.0.1:8080". A port in use is KVS_SELF_CONFIG with the remedy. */
 KVS_MUST_CHECK kvs_status rtr_http_start(const struct rtr_http_config *c, struct rtr_http **out, char *url_out, size_t url_cap,
