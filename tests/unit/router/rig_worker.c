@@ -214,6 +214,9 @@ static void on_call(void *user, net_conn conn, uint32_t stream, const struct msg
         break;
     case MSG_GENERATE: take_generate(w, stream, call); break;
     case MSG_ABORT: take_abort(w, stream, call); break;
+    case MSG_CACHE_FLUSH:
+    case MSG_DRAIN:
+    case MSG_SET_ROLE: end(w, stream, KVS_OK, ""); break;
     default: end(w, stream, KVS_REQ_UNSUPPORTED, "no"); break;
     }
 }
