@@ -100,9 +100,10 @@ static void put_bytes(struct kvs_json *j, const char *name, const void *bytes, s
     struct kvs_buf b;
     kvs_buf_init(&b, SCRATCH_MAX);
     kvs_json_key(j, name);
-    if (net_base64_append(&b, bytes, n) != KVS_OK) {
-        j->status = KVS_REQ_TOO_LARGE; /* the writer keeps the first error */
-    } else {
+    kvs_status s = net_base64_append(&b, bytes, n);
+    if (s != KVS_OK && j->status == KVS_OK) { /* the writer keeps the first error */
+        j->status = s == KVS_BUSY_FULL ? KVS_REQ_TOO_LARGE : s;
+    } else if (s == KVS_OK) {
         kvs_json_bytes(j, b.data, b.len);
     }
     kvs_buf_fini(&b);

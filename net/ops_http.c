@@ -75,10 +75,8 @@ static enum MHD_Result answer_error(struct MHD_Connection *connection, unsigned 
     kvs_json_field_string(&j, "type", type);
     kvs_json_object_end(&j);
     kvs_json_object_end(&j);
-    if (kvs_json_end(&j) != KVS_OK) {
-        kvs_buf_clear(&page);
-    }
-    enum MHD_Result ok = answer(connection, code, "application/json", &page, close_after);
+    bool made = kvs_json_end(&j) == KVS_OK; /* otherwise the connection ends: half a page, or none under a good status, says something else */
+    enum MHD_Result ok = made ? answer(connection, code, "application/json", &page, close_after) : MHD_NO;
     kvs_buf_fini(&page);
     return ok;
 }
@@ -87,10 +85,8 @@ static enum MHD_Result answer_text(const struct net_ops *o, struct MHD_Connectio
 {
     struct kvs_buf page;
     kvs_buf_init(&page, 4096);
-    if (kvs_buf_puts(&page, text) != KVS_OK) {
-        kvs_buf_clear(&page);
-    }
-    enum MHD_Result ok = answer(connection, code, "text/plain; charset=utf-8", &page, crowded(o));
+    bool made = kvs_buf_puts(&page, text) == KVS_OK;
+    enum MHD_Result ok = made ? answer(connection, code, "text/plain; charset=utf-8", &page, crowded(o)) : MHD_NO;
     kvs_buf_fini(&page);
     return ok;
 }
@@ -259,10 +255,11 @@ kvs_status net_ops_start(const struct net_ops_config *c, struct net_ops **out, c
         MHD_OPTION_NOTIFY_CONNECTION, on_connection, o, MHD_OPTION_CONNECTION_LIMIT, 2u * CONNECTIONS_MAX,
         MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)32768,
         MHD_OPTION_END);
-    if (o->daemon == NULL || net_gate_start(&gate, &o->gate) != KVS_OK) {
+    s = o->daemon != NULL ? net_gate_start(&gate, &o->gate) : KVS_SELF_IO;
+    if (s != KVS_OK) {
         (void)close(fd);
         net_ops_stop(o);
-        return kvs_fail(err, KVS_SELF_IO, "the HTTP server did not start on %s", c->listen);
+        return kvs_fail(err, s, "the HTTP server did not start on %s: %s", c->listen, kvs_status_name(s));
     }
     *out = o;
     return KVS_OK;
