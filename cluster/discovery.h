@@ -52,8 +52,9 @@ bool cls_embedded_client_end(struct cls_discovery *d, net_conn conn, uint32_t st
 
 /* etcd: every daemon, routers too, keeps its card under /kvasir/v1/<cluster>/members/<id> on a lease of ttl_us (whole
  * seconds count) and watches all of them. Any number of routers. Events:
- *   GONE  the key is gone (lease ended, or leave()) while etcd is in good health; within ttl_us of a return of etcd it is
- *         held back that long, since members that are alive put their keys again. GONE is what etcd says, no more: who
+ *   GONE  the key is gone (lease ended, or leave()) while etcd is in good health; within ttl_us of a return of etcd, or of
+ *         its first word after two thirds of that, it is held back that long, since members that are alive put their keys
+ *         again; while etcd is away nobody is GONE. GONE is what etcd says, no more: who
  *         holds a live stream to that member keeps using it until the stream fails, too.
  *   on_backend(false) etcd cannot be reached, has refused our registration, or our name belongs to another process now
  *         (then for good, until that one's key is gone); (true): registered and watching, also again.

@@ -2,7 +2,7 @@
  * others.
  * The view outlives the stream: while the router is away nothing is removed. After reconnecting the router tells
  * its view anew; members that it does not name are believed gone only after a grace period, since a restarted
- * router learns of its workers one by one.
+ * router learns of its workers one by one. Should the router go away before that, the period begins anew on its return.
  * A registration that ends by itself is begun again after two seconds, except when the router has refused us: then
  * only a new connection (another router, another process behind the name) is reason to ask again.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -58,7 +58,7 @@ static void backend(struct client *c, bool up, const char *text)
 
 static void set_timer(struct client *c)
 {
-    uint64_t at = cls_registry_deadline_us(c->view);
+    uint64_t at = c->backend_up ? cls_registry_deadline_us(c->view) : UINT64_MAX;
     if (c->retry_us < at) {
         at = c->retry_us;
     }
@@ -99,7 +99,9 @@ static void client_timer(void *user, uint64_t now_us)
         c->silent_us = UINT64_MAX;
         backend(c, false, "no router answers there yet; start it, or correct --discovery");
     }
-    cls_registry_tick(c->view, now_us);
+    if (c->backend_up) {
+        cls_registry_tick(c->view, now_us);
+    }
     drain(c);
     set_timer(c);
 }
@@ -140,6 +142,7 @@ static kvs_status apply(struct client *c, const struct msg_members *list, struct
         case MSG_MEMBER_PUT: s = cls_registry_put(c->view, &m->card, now, err); break;
         case MSG_MEMBER_GONE: cls_registry_leave(c->view, m->card.id, m->card.epoch, now); break;
         case MSG_MEMBER_SNAPSHOT_END:
+            cls_registry_hold(c->view, now + CLS_EMBEDDED_GRACE_US);
             cls_registry_lease_marked(c->view, now + CLS_EMBEDDED_GRACE_US);
             drain(c);
             tell(c, m);

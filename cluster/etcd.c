@@ -5,8 +5,10 @@
  * So every recovery is the ordinary way: a lost lease is "lease none", a compacted or broken watch is "no view".
  * The PUT is a transaction on the key's mod_revision: the key of an earlier life of ours is taken over, but once we
  * were registered a foreign epoch under our name means that we have been replaced, and we do not fight for it.
- * Losing etcd removes nobody. After its return what is missing is believed only a TTL later (`trust_us`): it may have
- * come back empty, and the others need a moment to put their keys again.
+ * Losing etcd removes nobody, also none of whom it was said before that they are missing. After its return what is
+ * missing is believed only a TTL later (`trust_us`): it may have come back empty, and the others need a moment to put
+ * their keys again. A word of etcd after a silence of most of a TTL is such a return, too, whether a call has failed
+ * meanwhile or not: it may have been stopped, and let the leases of all end when it went on.
  * Watch and range are two streams. Revisions put them in order: events up to the range's revision are old, and a range
  * older than an event that was already seen is asked again (without a watch: etcd has lost its data, a new count).
  * SPDX-License-Identifier: Apache-2.0 */
@@ -51,7 +53,7 @@ struct client {
     uint32_t late_ranges;
     /* outages */
     bool outage, backend_up;
-    uint64_t retry_at_us, backoff_us;
+    uint64_t retry_at_us, backoff_us, heard_us; /* heard_us: etcd's last word; 0: none */
     struct cls_etcd_stats stats;
 };
 
@@ -109,13 +111,25 @@ static void lost(struct client *c, const char *text)
     backend_down(c, text, first);
 }
 
+/* Etcd has said something; whoever is watching makes calls three times a TTL. */
+static void heard(struct client *c)
+{
+    uint64_t now = kvs_now_us();
+    bool was_silent = c->outage || (c->heard_us != 0 && now - c->heard_us > c->ttl_us / 3 * 2);
+    c->heard_us = now;
+    if (was_silent && c->stats.ranges > 0) {
+        c->trust_us = now + c->ttl_us;
+        cls_registry_hold(c->view, c->trust_us);
+    }
+}
+
 static void back(struct client *c)
 {
+    heard(c);
     if (c->outage) {
         c->outage = false;
         c->have_view = false;
         c->beat_at_us = 0; /* does our lease still live? */
-        c->trust_us = c->stats.ranges > 0 ? kvs_now_us() + c->ttl_us : 0;
     }
     c->backoff_us = BACKOFF_MIN_US;
 }
@@ -362,6 +376,7 @@ static void on_line(void *user, const struct net_etcd_watch_line *line)
 {
     struct client *c = user;
     uint64_t now = kvs_now_us();
+    heard(c);
     if (line->canceled) {
         net_etcd_unwatch(c->etcd);
         c->watching = c->watch_created = false;
@@ -467,7 +482,7 @@ static void start_watch(struct client *c)
 
 static uint64_t next_due(const struct client *c)
 {
-    uint64_t at = cls_registry_deadline_us(c->view), call_at = UINT64_MAX;
+    uint64_t at = c->outage ? UINT64_MAX : cls_registry_deadline_us(c->view), call_at = UINT64_MAX;
     if (!c->started || c->busy) {
         return at;
     }
@@ -485,7 +500,9 @@ static uint64_t next_due(const struct client *c)
 static void advance(struct client *c)
 {
     uint64_t now = kvs_now_us();
-    cls_registry_tick(c->view, now);
+    if (!c->outage) {
+        cls_registry_tick(c->view, now);
+    }
     drain(c);
     if (c->started && !c->busy && now >= c->retry_at_us) {
         start_watch(c);

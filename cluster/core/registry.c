@@ -200,6 +200,16 @@ void cls_registry_lease_marked(struct cls_registry *r, uint64_t end_us)
     }
 }
 
+void cls_registry_hold(struct cls_registry *r, uint64_t until_us)
+{
+    for (uint32_t i = 0; i < r->slots; i++) {
+        struct slot *s = &r->slot[i];
+        if (s->present && s->end_us < until_us) {
+            s->end_us = until_us;
+        }
+    }
+}
+
 void cls_registry_expire_at(struct cls_registry *r, const char *id, uint64_t epoch, uint64_t end_us)
 {
     struct slot *s = find(r, id);

@@ -26,6 +26,8 @@ uint64_t cls_registry_deadline_us(const struct cls_registry *r);
  * that were not told end at the given time (unless they are put again by then). */
 void cls_registry_mark_all(struct cls_registry *r);
 void cls_registry_lease_marked(struct cls_registry *r, uint64_t end_us);
+/* No lease ends before then: for a view that could not be asked about for a while. */
+void cls_registry_hold(struct cls_registry *r, uint64_t until_us);
 /* Changes since the last call, in the order in which members began to change; false when there are none. What
  * happened to a member between two calls is told as its net effect: at most GONE (of the epoch that was told
  * before), then PUT. */

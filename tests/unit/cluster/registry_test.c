@@ -163,6 +163,33 @@ static void test_a_view_told_anew(void **state)
     cls_registry_destroy(r);
 }
 
+/* Whom it was told missing, and then there was nobody to ask until 700: they have until 900, and no longer. */
+static void test_a_view_that_is_held(void **state)
+{
+    (void)state;
+    struct cls_registry *r;
+    struct msg_member m;
+    assert_int_equal(cls_registry_create(8, CLS_FOREVER, &r), KVS_OK);
+    put(r, "a", 1, 0);
+    put(r, "b", 1, 0);
+    assert_true(cls_registry_next_change(r, &m) && cls_registry_next_change(r, &m));
+    cls_registry_mark_all(r);
+    put(r, "a", 1, 100);
+    cls_registry_lease_marked(r, 500);
+    cls_registry_hold(r, 900);
+    cls_registry_hold(r, 800); /* takes nothing back */
+    cls_registry_mark_all(r);  /* told missing again */
+    put(r, "a", 1, 700);
+    cls_registry_lease_marked(r, 900);
+    assert_int_equal(cls_registry_deadline_us(r), 900);
+    cls_registry_tick(r, 899);
+    nothing_more(r);
+    cls_registry_tick(r, 900);
+    next_is(r, MSG_MEMBER_GONE, "b", 1);
+    assert_int_equal(cls_registry_deadline_us(r), UINT64_MAX); /* who is there is there for good */
+    cls_registry_destroy(r);
+}
+
 /* A follower who only hears the changes must at every look know exactly the registry's members and epochs. */
 static void test_random_lives(void **state)
 {
@@ -295,6 +322,7 @@ int main(void)
         cmocka_unit_test(test_what_was_not_seen_is_not_told),
         cmocka_unit_test(test_bounds),
         cmocka_unit_test(test_a_view_told_anew),
+        cmocka_unit_test(test_a_view_that_is_held),
         cmocka_unit_test(test_random_lives),
         cmocka_unit_test(test_cards_that_differ_are_told_apart),
     };
