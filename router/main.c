@@ -220,6 +220,7 @@ int main(int argc, char **argv)
         s = fill_in(&c, &err);
     if (s == KVS_OK) {
         kvs_log_init(c.name, (kvs_log_level)c.log_level);
+        kvs_memory_give_back();
         kvs_descriptors_check(c.connections + (uint64_t)DESCRIPTORS_BESIDE, "--connections");
         signal(SIGPIPE, SIG_IGN);
         s = start(&r, &c, &err);

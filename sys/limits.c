@@ -5,7 +5,10 @@
 #include "sys/log.h"
 
 #include <inttypes.h>
+#include <malloc.h>
 #include <sys/resource.h>
+
+#define MAPPED_FROM (128 << 10)
 
 bool kvs_descriptors_raise(uint64_t needed, uint64_t *have_out)
 {
@@ -31,4 +34,11 @@ void kvs_descriptors_check(uint64_t needed, const char *lower)
     else
         KVS_WARN("descriptors may run out", "have=%" PRIu64 " needed=%" PRIu64 " remedy=\"raise the hard limit (ulimit -Hn, LimitNOFILE=, --ulimit nofile=), or lower %s\"",
                  have, needed, lower);
+}
+
+void kvs_memory_give_back(void)
+{
+#ifdef M_MMAP_THRESHOLD
+    (void)mallopt(M_MMAP_THRESHOLD, MAPPED_FROM); /* naming it is what ends its growth; it fails for values beyond 32 MiB only */
+#endif
 }

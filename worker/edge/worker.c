@@ -692,6 +692,7 @@ int wrk_main(int argc, char **argv, msg_role role, const struct wrk_role_ops *co
         return 2;
     }
     kvs_log_init(w->config.name, level);
+    kvs_memory_give_back();
     kvs_descriptors_check(DESCRIPTORS_NEEDED, "the number of workers in the cluster");
     uint64_t room = kvs_memory_available();
     if (room > 0 && w->config.kv_memory > room)
