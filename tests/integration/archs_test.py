@@ -33,7 +33,10 @@ MODELS = [
     ("tiny-mamba2", None, CONTEXT, [[STATE]] * 3, 0.001, 0.005),
     ("tiny-granitehybrid", None, CONTEXT, [[STATE], [FULL], [STATE]], 0.001, 0.005),
     ("tiny-falcon-h1", None, CONTEXT, [[FULL, STATE]] * 2, 0.001, 0.005),
-    ("tiny-smollm3", None, CONTEXT, [[FULL]] * 5, 0.0005, 0),  # ours: tests/vectors/engine
+    ("tiny-smollm3", None, CONTEXT, [[FULL]] * 5, 0.0005, 0),  # ours, from here on: tests/vectors/engine
+    ("tiny-deepseek2-lite", None, CONTEXT, [[FULL]] * 3, 0.0005, 0),
+    ("tiny-deepseek2-v3", None, CONTEXT, [[FULL]] * 3, 0.0005, 0),
+    ("tiny-granitehybrid-moe", None, CONTEXT, [[STATE], [FULL], [STATE]], 0.0005, 0),
 ]
 
 
