@@ -217,7 +217,7 @@ static void test_pages(void **state)
 static void check_order(const struct rig_got *g)
 {
     if (g->status == 200)
-        assert_int_equal(kvs_buf_text(&g->body)[0], '{');
+        assert_true(strstr(kvs_buf_text(&g->body), "\"workers\":[{") || strstr(kvs_buf_text(&g->body), "\"role\":"));
     else
         check_error(g);
 }

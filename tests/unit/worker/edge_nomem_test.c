@@ -126,12 +126,6 @@ static bool linked(void *arg)
     return page_has("/health/ready", "prefill and decode workers are linked");
 }
 
-static bool ready(void *arg)
-{
-    (void)arg;
-    return page_has("/health/ready", "\"ready\"");
-}
-
 /* Prompts of different salts share nothing: each is computed and shipped anew. */
 static void generate(uint32_t salt, struct rig_got *g)
 {
@@ -253,23 +247,24 @@ static void test_requests(void **state)
     daemon_stop(&prefill);
 }
 
-static bool over_or_ready(void *arg)
+static bool over_or_linked(void *arg)
 {
-    return is_over(arg) || ready(NULL);
+    return is_over(arg) || linked(NULL);
 }
 
-/* From its configuration to its place in the router's view: it ends with 1, or it is there. */
+/* From its configuration to its link with the other one: it ends with 1, or it is there. */
 static void test_start(void **state)
 {
     uint32_t ended = 0, joined = 0;
     int64_t n = 0, seen = 0;
     (void)state;
     (void)snprintf(victim, sizeof victim, "%s", decode.thread_name);
+    daemon_start(&prefill);
     for (bool reached = true; reached && n < 4000; n += n < STEP_AFTER ? 1 : 1 + n / 6) {
         tst_nomem_arm(n);
         daemon_start(&decode);
-        if (!rig_wait(over_or_ready, &decode, 20000))
-            fail_msg("a worker has not joined and has not ended after allocation %lld failed", (long long)n);
+        if (!rig_wait(over_or_linked, &decode, 20000))
+            fail_msg("a worker is not linked and has not ended after allocation %lld failed", (long long)n);
         reached = tst_nomem_disarm();
         seen = tst_nomem_seen();
         if (decode.over) {
@@ -283,6 +278,7 @@ static void test_start(void **state)
         daemon_stop(&decode);
         assert_int_equal(decode.rc, 0);
     }
+    daemon_stop(&prefill);
     print_message("start: %lld allocations; %u times ended, %u times joined\n", (long long)seen, ended, joined);
     assert_true(ended > 20 && joined > 1);
 }
