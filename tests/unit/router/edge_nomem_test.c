@@ -222,14 +222,58 @@ static void check_order(const struct rig_got *g)
         check_error(g);
 }
 
+/* The loop's own error: it needs memory for its text, and an end without. */
+static void check_unknown(const struct rig_got *g)
+{
+    assert_int_not_equal(g->status, 200);
+    if (g->status != 404)
+        check_error(g);
+}
+
 static void test_orders(void **state)
 {
     static const struct question orders[] = {
+        {"POST", "/kvasir/role/nobody/both", NULL, check_unknown, 3},
         {"POST", "/kvasir/cache/flush", NULL, check_order, 3},
         {"POST", "/kvasir/role/decode-0/both", NULL, check_order, 3},
     };
     for (size_t i = 0; i < sizeof(orders) / sizeof(*orders); i++)
         fail_each(*state, &orders[i]);
+}
+
+/* The board is made, or not; a page that could not be written is no empty one. */
+static void test_board(void **state)
+{
+    struct kvs_metrics *m = NULL;
+    struct rtr_board *b = NULL;
+    int64_t before = tst_nomem_live();
+    uint32_t unwritten = 0;
+    (void)state;
+    tst_nomem_where(NULL);
+    for (int64_t n = 0;; n++) {
+        struct kvs_buf page;
+        kvs_buf_init(&page, RTR_PAGE_MAX);
+        assert_int_equal(kvs_metrics_create(&m), KVS_OK);
+        tst_nomem_arm(n);
+        kvs_status s = rtr_board_create(m, "router", &b);
+        bool reached = tst_nomem_disarm();
+        assert_int_equal(s, reached && n == 0 ? KVS_SELF_NOMEM : KVS_OK);
+        if (s == KVS_OK) {
+            s = rtr_board_write_status(b, &page);
+            assert_int_equal(s, reached ? KVS_SELF_NOMEM : KVS_OK);
+            unwritten += s != KVS_OK;
+            rtr_board_status(b, &(struct rtr_status_view){.count = 0});
+            assert_int_equal(rtr_board_write_status(b, &page), KVS_OK);
+            rtr_board_destroy(b);
+        }
+        kvs_buf_fini(&page);
+        kvs_metrics_destroy(m);
+        assert_int_equal(tst_nomem_live(), before);
+        if (!reached)
+            break;
+    }
+    tst_nomem_where(is_router);
+    assert_true(unwritten > 2);
 }
 
 /* A body that lacks memory is not too large. */
@@ -337,7 +381,7 @@ int main(int argc, char **argv)
     tst_nomem_where(is_router);
 #define WITH(f) cmocka_unit_test_setup_teardown(f, start, stop)
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_params), WITH(test_stream), WITH(test_whole_answer), WITH(test_pages), WITH(test_orders),
+        cmocka_unit_test(test_params), cmocka_unit_test(test_board), WITH(test_stream), WITH(test_whole_answer), WITH(test_pages), WITH(test_orders),
         WITH(test_big_body),     WITH(test_reads_again_without_a_note), WITH(test_join),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -126,6 +126,12 @@ static bool linked(void *arg)
     return page_has("/health/ready", "prefill and decode workers are linked");
 }
 
+static bool alone(void *arg)
+{
+    (void)arg;
+    return page_has("/health/ready", "decode workers only");
+}
+
 /* Prompts of different salts share nothing: each is computed and shipped anew. */
 static void generate(uint32_t salt, struct rig_got *g)
 {
@@ -260,7 +266,7 @@ static void test_start(void **state)
     (void)state;
     (void)snprintf(victim, sizeof victim, "%s", decode.thread_name);
     daemon_start(&prefill);
-    for (bool reached = true; reached && n < 4000; n += n < STEP_AFTER ? 1 : 1 + n / 6) {
+    for (bool reached = true; reached && n < 4000; n += n < STEP_AFTER ? 1 : 1 + n / 5) {
         tst_nomem_arm(n);
         daemon_start(&decode);
         if (!rig_wait(over_or_linked, &decode, 20000))
@@ -281,6 +287,29 @@ static void test_start(void **state)
     daemon_stop(&prefill);
     print_message("start: %lld allocations; %u times ended, %u times joined\n", (long long)seen, ended, joined);
     assert_true(ended > 20 && joined > 1);
+}
+
+/* Another worker comes: its card, the dial, the exchange of addresses. It is linked in the end, at the latest by another try. */
+static void test_link(void **state)
+{
+    uint32_t failures = 0;
+    int64_t n = 0;
+    (void)state;
+    (void)snprintf(victim, sizeof victim, "%s", decode.thread_name);
+    daemon_start(&decode);
+    for (bool reached = true; reached && n < 60; n += n < 6 ? 1 : 5) {
+        assert_true(rig_wait(alone, NULL, 20000));
+        tst_nomem_arm(n);
+        daemon_start(&prefill);
+        if (!rig_wait(linked, NULL, 20000))
+            fail_msg("no link after allocation %lld failed", (long long)n);
+        reached = tst_nomem_disarm();
+        failures += reached;
+        daemon_stop(&prefill);
+    }
+    daemon_stop(&decode);
+    print_message("link: up to allocation %lld\n", (long long)n);
+    assert_true(failures > 7);
 }
 
 static int start(void **state)
@@ -316,6 +345,7 @@ int main(int argc, char **argv)
     free(bytes);
     tst_nomem_where(is_victim);
     const struct CMUnitTest tests[] = {cmocka_unit_test_setup_teardown(test_requests, start, stop),
+                                       cmocka_unit_test_setup_teardown(test_link, start, stop),
                                        cmocka_unit_test_setup_teardown(test_start, start, stop)};
     int failed = ok ? cmocka_run_group_tests(tests, NULL, NULL) : 1;
     (void)unlink(model_file);
