@@ -55,6 +55,7 @@ struct net_etcd {
     char user[USER_MAX], password[USER_MAX], token[TOKEN_MAX]; /* user "": no authentication */
     struct transfer watch;
     bool watch_created;
+    bool unwatched;       /* the loop took no watch of a socket; for the text of what follows from it */
     size_t watch_scanned; /* bytes of its buffer that hold no newline */
     uint64_t watch_id;    /* counts watches: one that a callback replaced is noticed */
 };
@@ -82,24 +83,31 @@ static void on_time(void *user, uint64_t now_us)
     harvest(e);
 }
 
+/* A socket that cannot be watched is left to the transfer's own time limit, or the guard of the watch: telling libcurl of it (-1) would make its
+ * multi handle fail every transfer from then on, for as long as this process lives. */
 static int socket_callback(CURL *easy, curl_socket_t fd, int what, void *user, void *socket_user)
 {
     struct net_etcd *e = user;
     struct kvs_watch *w = socket_user;
     uint32_t events = (what & CURL_POLL_IN ? EPOLLIN : 0u) | (what & CURL_POLL_OUT ? EPOLLOUT : 0u);
     (void)easy;
+    kvs_status s = KVS_OK;
     if (what == CURL_POLL_REMOVE) {
-        kvs_watch_remove(w);
+        if (w != NULL) {
+            kvs_watch_remove(w);
+        }
         (void)curl_multi_assign(e->multi, fd, NULL);
-        return 0;
+    } else if (w != NULL) {
+        s = kvs_watch_events(w, events);
+    } else {
+        s = kvs_loop_watch(e->loop, fd, events, on_socket_ready, e, &w);
+        if (s == KVS_OK && curl_multi_assign(e->multi, fd, w) != CURLM_OK) {
+            kvs_watch_remove(w);
+            s = KVS_SELF_NOMEM;
+        }
     }
-    if (w != NULL) {
-        return kvs_watch_events(w, events) == KVS_OK ? 0 : -1;
-    }
-    if (kvs_loop_watch(e->loop, fd, events, on_socket_ready, e, &w) != KVS_OK) {
-        return -1;
-    }
-    return curl_multi_assign(e->multi, fd, w) == CURLM_OK ? 0 : -1;
+    e->unwatched |= s != KVS_OK;
+    return 0;
 }
 
 static int timer_callback(CURLM *multi, long timeout_ms, void *user)
@@ -191,6 +199,7 @@ static bool transfer_make(struct net_etcd *e, struct transfer *t, const char *pa
 static kvs_status transfer_start(struct net_etcd *e, struct transfer *t, const char *path, bool watch)
 {
     transfer_stop(e, t);
+    e->unwatched = false;
     if (!transfer_make(e, t, path, watch)) {
         return KVS_SELF_NOMEM;
     }
@@ -352,6 +361,7 @@ static void transfer_fault(const struct transfer *t, kvs_status *s_out, char *te
              : t->result == CURLE_WRITE_ERROR      ? KVS_PEER_PROTOCOL
                                                    : KVS_PEER_LOST;
     const char *cause = t->result == CURLE_WRITE_ERROR ? "its answer is larger than this client takes"
+                        : *s_out == KVS_PEER_TIMEOUT && e->unwatched ? "its connection could not be watched: out of memory or descriptors"
                         : t->message[0] != '\0'        ? t->message
                                                        : curl_easy_strerror(t->result);
     kvs_format(text_out, cap, "etcd at %s: %s", e->endpoint[t->endpoint], cause);
