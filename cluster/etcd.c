@@ -251,7 +251,7 @@ static void swap_lost(struct client *c, const struct net_etcd_answer *answer)
         return;
     }
     kvs_arena_init(&arena, MSG_ARENA_BYTES);
-    bool foreign = read_card(c, &answer->kvs[0], &arena, &holder) != KVS_OK || holder.epoch != c->card.epoch;
+    bool foreign = read_card(c, &answer->kvs[0], &arena, &holder) == KVS_OK && holder.epoch != c->card.epoch;
     kvs_arena_fini(&arena);
     if (foreign && c->ever_registered) {
         we_are_replaced(c);
@@ -296,13 +296,18 @@ static void take_put(struct client *c, const struct net_etcd_kv *kv, uint64_t no
     kvs_arena_init(&arena, MSG_ARENA_BYTES);
     kvs_status s = read_card(c, kv, &arena, &card);
     kvs_arena_fini(&arena);
+    bool overwritten = strcmp(kv->key, c->key) == 0 && c->joined && c->ever_registered && !c->replaced &&
+                       kv->mod_revision > c->mod_revision;
+    if (s != KVS_OK && overwritten) { /* by no member: ours goes over it, but in no hurry, lest two that cannot read each other race */
+        c->mod_revision = kv->mod_revision;
+        c->dirty = true;
+        c->register_at_us = now_us + REFUSED_RETRY_US;
+    }
     if (s != KVS_OK || cls_registry_put(c->view, &card, now_us, NULL) != KVS_OK) {
         c->stats.ignored++;
         return;
     }
-    bool ours = strcmp(kv->key, c->key) == 0;
-    if (ours && c->joined && c->ever_registered && !c->replaced && card.epoch != c->card.epoch &&
-        kv->mod_revision > c->mod_revision) {
+    if (overwritten && card.epoch != c->card.epoch) {
         we_are_replaced(c);
     }
 }

@@ -2,7 +2,9 @@
 # by hand, several routers, two network namespaces; and what happens when etcd dies, hangs, forgets everything or is cut off.
 # What must hold throughout: requests go on, their tokens are right, and every daemon is again what it was (same epoch).
 # SPDX-License-Identifier: Apache-2.0
+import base64
 import threading
+import urllib.request
 
 from kvasir_cluster import *
 
@@ -428,6 +430,24 @@ def test_a_worker_that_is_cut_off_from_etcd_serves_on():
             door.open = True
             second_router_sees(h, etcd.url, "router-after", 2, epochs)
             load.go_on(1)
+        assert router.epochs() == epochs and "worker lost" not in router.process.text()
+        check(router)
+
+
+def test_a_key_that_was_overwritten():
+    """By hand, with what is no card: the worker puts its card again, and a router that starts afterwards finds it."""
+    def put(etcd, key, value):
+        body = {"key": base64.b64encode(key).decode(), "value": base64.b64encode(value).decode()}
+        urllib.request.urlopen(f"http://127.0.0.1:{etcd.port}/v3/kv/put", json.dumps(body).encode(), timeout=10).read()
+    with ByHand() as h:
+        etcd = h.add(Etcd(h.dir))
+        h.worker("prefill", "prefill-0", etcd.url)
+        h.worker("decode", "decode-0", etcd.url)
+        router = h.router("router-1", etcd.url)
+        router.ready(2)
+        epochs = router.epochs()
+        put(etcd, b"/kvasir/v1/default/members/decode-0", b"nothing that a member would write")
+        second_router_sees(h, etcd.url, "router-2", 2, epochs)
         assert router.epochs() == epochs and "worker lost" not in router.process.text()
         check(router)
 
