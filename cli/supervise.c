@@ -29,9 +29,9 @@ kvs_status cli_supervisor_init(struct cli_supervisor *s, const struct cli_up_pla
                                bool restart, struct kvs_error *err)
 {
     *s = (struct cli_supervisor){.plan = plan, .run_dir = run_dir, .restart = restart, .signal_fd = -1};
-    s->last_router = find_router(plan);
+    s->only_router = find_router(plan);
     if (plan->routers_elsewhere)
-        s->last_router = plan->count;
+        s->only_router = plan->count;
     static const int signals[] = {SIGCHLD, SIGINT, SIGTERM, SIGHUP};
     sigset_t set;
     sigemptyset(&set);
@@ -100,7 +100,7 @@ static void ended(struct cli_supervisor *s, uint32_t i, int status, bool restart
     c->pid = 0;
     c->code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
     c->refused = WIFEXITED(status) && WEXITSTATUS(status) != 0;
-    if (c->code == 0 && i == s->last_router) {
+    if (c->code == 0 && i == s->only_router) {
         s->router_left = true; /* nobody is left whom clients could ask */
         return;
     }

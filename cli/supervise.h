@@ -25,7 +25,7 @@ struct cli_supervisor {
     const char *run_dir;
     bool restart;
     bool ready; /* the cluster has been up once; before, a daemon that refuses to start is not tried again */
-    uint32_t last_router;    /* when this one drains, nobody is left to ask; plan->count: there may be others elsewhere */
+    uint32_t only_router;    /* of the plan; when it drains, nobody is left to ask. plan->count: clients may have others elsewhere */
     bool router_left;
     int signal_fd;
     int stop_signal;         /* that asked us to stop; 0: none did */

@@ -22,7 +22,7 @@
 
 #define STOP_WAIT_US 2000000u
 #define STOP_LOOK_US 5000u
-#define DESCRIPTORS_BESIDE (NET_GATE_WAITING_MAX + 320u) /* --connections: heads that are awaited, 256 workers, our own */
+#define DESCRIPTORS_BESIDE (NET_GATE_WAITING_MAX + 256u + KVS_DESCRIPTORS_OWN) /* --connections: heads that are awaited, workers */
 #define LAST_BYTES_US 200000u /* from the last answer to our end: HTTP threads still write */
 
 struct router_config {

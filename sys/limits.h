@@ -9,6 +9,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Of a daemon itself: log, listeners, loops, files; what peers and clients take comes on top. */
+#define KVS_DESCRIPTORS_OWN 64u
+
 /* Raises the soft limit to the hard one, which is written to have_out (UINT64_MAX: none). False: that is fewer than needed. */
 bool kvs_descriptors_raise(uint64_t needed, uint64_t *have_out);
 /* The same at a daemon's start, after kvs_log_init: when it is too few a warning with the remedy; lower: the setting that asks for less. */

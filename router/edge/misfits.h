@@ -1,4 +1,4 @@
-/* misfits.h - workers that came, did not fit those who serve their model, and ended again: who, in which field, and both values.
+/* misfits.h - workers that came and did not fit those who serve their model: who, in which field, and both values.
  * Such a worker judges itself and ends within milliseconds (worker/edge), so whoever looks at the cluster later would find all in order and
  * a worker missing. The last ones are kept for a while; one that comes back with the right settings is forgotten at once. Loop thread.
  * SPDX-License-Identifier: Apache-2.0 */

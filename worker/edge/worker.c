@@ -32,7 +32,7 @@
 #define REPORT_US 250000u
 #define IDLE_TICKS_MAX 64
 #define LEAVE_MS 1000u
-#define DESCRIPTORS_NEEDED (NET_GATE_WAITING_MAX + 320u) /* heads and pages of HTTP, our own 64, links to peers */
+#define DESCRIPTORS_NEEDED (NET_GATE_WAITING_MAX + 256u + KVS_DESCRIPTORS_OWN) /* heads and pages of HTTP, links to peers */
 
 struct wrk_sched *wrk_worker_sched(struct wrk_worker *w) { return w->sched; }
 struct wrk_device *wrk_worker_device(struct wrk_worker *w) { return w->device; }

@@ -17,6 +17,7 @@ static void test_pages_become_one(void **state)
     const char *labels[3] = {"", "prefill-0", "decode-0"};
     const char *texts[3] = {"# HELP k_total Requests.\n# TYPE k_total counter\nk_total{outcome=\"ok\"} 3\n# HELP own Own.\n# TYPE own gauge\nown 1\n",
                             "# HELP k_total Requests there.\n# TYPE k_total counter\nk_total 5\n"
+                            "# HELP own Own.\n# TYPE own gauge\nown 4\n"
                             "# HELP t_seconds T.\n# TYPE t_seconds histogram\nt_seconds_bucket{le=\"1\"} 2\nt_seconds_sum 1.5\nt_seconds_count 2\n",
                             "junk line\n# HELP t_seconds T.\n# TYPE t_seconds histogram\nt_seconds_count{} 7\nother 9"};
     for (int i = 0; i < 3; i++) {
@@ -26,8 +27,10 @@ static void test_pages_become_one(void **state)
     kvs_buf_init(&out, 8192);
     assert_int_equal(rtr_pages_merge(labels, pages, 3, &out), KVS_OK);
     assert_string_equal(kvs_buf_text(&out), "# HELP k_total Requests.\n# TYPE k_total counter\n"
-                                            "k_total{outcome=\"ok\"} 3\nk_total{worker=\"prefill-0\"} 5\n"
-                                            "# HELP own Own.\n# TYPE own gauge\nown 1\n"
+                                            "k_total{outcome=\"ok\"} 3\n"
+                                            "# HELP own Own.\n# TYPE own gauge\nown 1\nown{worker=\"prefill-0\"} 4\n"
+                                            "# HELP worker_k_total Requests there.\n# TYPE worker_k_total counter\n"
+                                            "worker_k_total{worker=\"prefill-0\"} 5\n"
                                             "# HELP t_seconds T.\n# TYPE t_seconds histogram\n"
                                             "t_seconds_bucket{worker=\"prefill-0\",le=\"1\"} 2\nt_seconds_sum{worker=\"prefill-0\"} 1.5\n"
                                             "t_seconds_count{worker=\"prefill-0\"} 2\nt_seconds_count{worker=\"decode-0\"} 7\n");
