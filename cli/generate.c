@@ -78,20 +78,15 @@ static kvs_status read_prompt(const struct generate_config *c, struct run *r, st
 {
     if (c->ids[0])
         return cli_ids_parse(c->ids, r->engine.card.vocab, &r->ids, err);
-    const char *text = c->prompt;
-    size_t len = strlen(text);
-    uint32_t flags = MDL_ADD_SPECIAL;
     struct kvs_buf rendered;
     kvs_buf_init(&rendered, 4 * PROMPT_MAX);
-    kvs_status s = KVS_OK;
-    if (c->chat) {
-        s = chat_text(c, &r->engine, &rendered, err);
-        text = kvs_buf_text(&rendered);
-        len = rendered.len;
-        flags |= MDL_PARSE_SPECIAL;
-    }
-    if (s == KVS_OK)
-        s = mdl_encode(r->engine.tokenizer, text, len, flags, r->engine.context, &r->ids, err);
+    kvs_status s = c->chat ? chat_text(c, &r->engine, &rendered, err) : KVS_OK;
+    if (s == KVS_OK && c->chat)
+        s = mdl_encode_chat(r->engine.tokenizer, kvs_buf_text(&rendered), rendered.len, r->engine.context, &r->ids,
+                            err);
+    else if (s == KVS_OK)
+        s = mdl_encode(r->engine.tokenizer, c->prompt, strlen(c->prompt), MDL_ADD_SPECIAL, r->engine.context, &r->ids,
+                       err);
     kvs_buf_fini(&rendered);
     if (s == KVS_OK && r->ids.count == 0)
         return kvs_fail(err, KVS_SELF_CONFIG,

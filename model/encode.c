@@ -354,3 +354,15 @@ kvs_status mdl_encode(const struct mdl_tokenizer *t, const char *text, size_t le
         out->count = before;
     return st;
 }
+
+kvs_status mdl_encode_chat(const struct mdl_tokenizer *t, const char *text, size_t len, size_t ids_max,
+                           struct mdl_ids *out, struct kvs_error *err)
+{
+    size_t at = out->count;
+    kvs_status st = mdl_encode(t, text, len, MDL_ADD_SPECIAL | MDL_PARSE_SPECIAL, ids_max, out, err);
+    if (st == KVS_OK && t->add_bos && out->count >= at + 2 && out->ids[at] == t->bos && out->ids[at + 1] == t->bos) {
+        out->count--;
+        memmove(out->ids + at, out->ids + at + 1, (out->count - at) * sizeof *out->ids);
+    }
+    return st;
+}

@@ -36,6 +36,11 @@ enum mdl_encode_flags {
 KVS_MUST_CHECK kvs_status mdl_encode(const struct mdl_tokenizer *t, const char *text, size_t len, uint32_t flags, size_t ids_max,
                                      struct mdl_ids *out, struct kvs_error *err);
 
+/* A chat's rendered template: control tokens are read, and BOS and EOS added where the file asks for them; but a template that writes
+ * BOS itself means that one. */
+KVS_MUST_CHECK kvs_status mdl_encode_chat(const struct mdl_tokenizer *t, const char *text, size_t len, size_t ids_max,
+                                          struct mdl_ids *out, struct kvs_error *err);
+
 uint32_t mdl_vocab_size(const struct mdl_tokenizer *t);
 bool mdl_is_control(const struct mdl_tokenizer *t, int32_t id); /* control and unknown: rendered as nothing unless asked */
 /* The raw bytes of one token (space marks and byte mappings undone); "" for ids out of range. Borrowed. */

@@ -42,16 +42,10 @@ static kvs_status chat(const struct rtr_model *m, const struct rtr_params *p, st
     uint64_t until_us = kvs_now_us() + TEMPLATE_US;
     const struct mdl_chat c = {p->messages, p->tools, p->extra, true, (int64_t)kvs_wall_s(), template_expired, &until_us};
     kvs_status s = mdl_template_render_chat(m->chat, &c, &text, &e);
-    s = s == KVS_OK ? s : translate(&e, "messages", f);
     if (s == KVS_OK)
-        s = encode(m, kvs_buf_text(&text), text.len, MDL_ADD_SPECIAL | MDL_PARSE_SPECIAL, out, "messages", f);
+        s = mdl_encode_chat(m->tokenizer, kvs_buf_text(&text), text.len, COUNT_MAX, out, &e);
     kvs_buf_fini(&text);
-    /* The template writes the start token itself and the file asks for one: one is meant. */
-    if (s == KVS_OK && out->count >= 2 && m->card.bos >= 0 && out->ids[0] == m->card.bos && out->ids[1] == m->card.bos) {
-        out->count--;
-        memmove(out->ids, out->ids + 1, out->count * sizeof(*out->ids));
-    }
-    return s;
+    return s == KVS_OK ? s : translate(&e, "messages", f);
 }
 
 static kvs_status take_ids(const struct rtr_model *m, struct rtr_params *p, struct mdl_ids *out, struct rtr_fault *f)

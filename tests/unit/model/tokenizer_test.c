@@ -348,6 +348,30 @@ static void test_special_tokens_of_phi3_strip(void **state)
     mdl_tokenizer_destroy(t);
 }
 
+/* A template that writes BOS itself, as most do, does not get a second one from a file that asks for BOS; whoever only parses does. */
+static void test_a_chat_has_one_bos(void **state)
+{
+    (void)state;
+    struct mdl_tokenizer *t = load(KVS_SHARED_DIR "/vocab/ggml-vocab-llama-spm.gguf");
+    struct kvs_error err = {0};
+    if (t == NULL)
+        skip();
+    static const struct {
+        const char *text;
+        int32_t want[3];
+        size_t count;
+    } cases[] = {{"<s>", {1}, 1}, {"", {1}, 1}, {"</s>", {1, 2}, 2}, {"<s></s>", {1, 2}, 2}, {"</s><s>", {1, 2, 1}, 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct mdl_ids ids = {0};
+        assert_int_equal(mdl_ids_push(&ids, 1), KVS_OK); /* what stands before is not looked at */
+        assert_int_equal(mdl_encode_chat(t, cases[i].text, strlen(cases[i].text), 100, &ids, &err), KVS_OK);
+        assert_int_equal(ids.count, 1 + cases[i].count);
+        assert_memory_equal(ids.ids + 1, cases[i].want, cases[i].count * sizeof *ids.ids);
+        mdl_ids_fini(&ids);
+    }
+    mdl_tokenizer_destroy(t);
+}
+
 /* A byte-level vocabulary in which "abc" is a token that its merges never reach: "ab" forms first. */
 static struct mdl_tokenizer *small_bpe(const char *pre)
 {
@@ -425,6 +449,7 @@ int main(void)
         cmocka_unit_test(test_vectors_llama_spm),
         cmocka_unit_test(test_vectors_phi3),
         cmocka_unit_test(test_special_tokens_of_phi3_strip),
+        cmocka_unit_test(test_a_chat_has_one_bos),
         cmocka_unit_test(test_golden_prompts_stories260k),
         cmocka_unit_test(test_golden_prompts_smollm2),
         cmocka_unit_test(test_golden_prompts_gemma3),
