@@ -48,17 +48,14 @@ static bool reserve(void **p, size_t *cap, size_t n, size_t item)
     return true;
 }
 
-static uint64_t pair_slot(uint64_t key)
-{
-    key *= 0x9e3779b97f4a7c15u;
-    return key ^ key >> 29;
-}
-
 static void find_ids(const struct mdl_tokenizer *t, struct mdl_symbol *s, const struct mdl_symbol *next)
 {
     s->prio = NONE;
     uint64_t key = (uint64_t)(uint32_t)s->id << 32 | (uint32_t)next->id;
-    for (uint64_t i = pair_slot(key) & t->pair_mask;; i = (i + 1) & t->pair_mask) {
+    uint64_t hash = mdl_pair_hash(key), bit = hash >> 32 & t->filter_mask;
+    if ((t->pair_filter[bit / 64] >> bit % 64 & 1) == 0)
+        return;
+    for (uint64_t i = hash & t->pair_mask;; i = (i + 1) & t->pair_mask) {
         const struct mdl_pair *p = &t->pairs[i];
         if (p->key == key) {
             s->prio = p->rank;

@@ -310,8 +310,10 @@ static kvs_status text_id(struct mdl_tokenizer *t, const uint8_t *bytes, size_t 
 
 static void put_pair(struct mdl_tokenizer *t, int32_t left, int32_t right, uint32_t rank, int32_t id)
 {
-    uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right, hash = key * 0x9e3779b97f4a7c15u;
-    for (uint64_t i = (hash ^ hash >> 29) & t->pair_mask;; i = (i + 1) & t->pair_mask) {
+    uint64_t key = (uint64_t)(uint32_t)left << 32 | (uint32_t)right, hash = mdl_pair_hash(key),
+             bit = hash >> 32 & t->filter_mask;
+    t->pair_filter[bit / 64] |= UINT64_C(1) << bit % 64;
+    for (uint64_t i = hash & t->pair_mask;; i = (i + 1) & t->pair_mask) {
         struct mdl_pair *p = &t->pairs[i];
         if (p->key == key)
             return; /* twice: the first, which is the better rank, stays */
@@ -329,7 +331,9 @@ static kvs_status make_pairs(struct mdl_tokenizer *t, uint64_t n, struct kvs_err
         slots *= 2;
     t->pair_mask = slots - 1;
     t->pairs = malloc((size_t)slots * sizeof *t->pairs);
-    if (t->pairs == NULL)
+    t->filter_mask = slots * MDL_PAIR_BITS - 1;
+    t->pair_filter = calloc((size_t)slots * MDL_PAIR_BITS / 64, sizeof *t->pair_filter);
+    if (t->pairs == NULL || t->pair_filter == NULL)
         return kvs_fail(err, KVS_SELF_NOMEM, "no memory for the vocabulary");
     for (uint64_t i = 0; i < slots; i++)
         t->pairs[i].key = MDL_PAIR_EMPTY;
@@ -653,6 +657,7 @@ void mdl_tokenizer_destroy(struct mdl_tokenizer *t)
     free(t->prio);
     free(t->slots);
     free(t->pairs);
+    free(t->pair_filter);
     free(t->special_all.ids);
     free(t->special_user.ids);
     mdl_word_caches_destroy(t->words);

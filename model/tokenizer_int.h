@@ -35,12 +35,19 @@ struct mdl_pair {
     int32_t id;    /* what the two become */
 };
 #define MDL_PAIR_EMPTY UINT64_MAX
+#define MDL_PAIR_BITS 4u /* of the filter, for each slot: it fits into a nearer cache than the slots do */
+
+static inline uint64_t mdl_pair_hash(uint64_t key)
+{
+    key *= 0x9e3779b97f4a7c15u;
+    return key ^ key >> 29;
+}
 
 /* Tokens that are cut out of the text before anything else, sorted by their bytes. */
 struct mdl_specials {
     int32_t *ids;
     uint32_t count;
-    uint32_t begin[257];      /* those from begin[b] to begin[b + 1] have b for their first byte */
+    uint32_t begin[257];     /* those from begin[b] to begin[b + 1] have b for their first byte */
     uint32_t second[256][8]; /* bit b of second[a]: some text begins with a, b */
 };
 
@@ -66,15 +73,16 @@ struct mdl_tokenizer {
     struct mdl_slot {
         uint32_t hash;
         int32_t id; /* MDL_NO_ID: free */
-    } *slots;       /* text to id, open addressing */
+    } * slots;      /* text to id, open addressing */
     uint32_t slot_mask, slot_used;
     struct mdl_pair *pairs;
-    uint64_t pair_mask;
+    uint64_t pair_mask, filter_mask;
+    uint64_t *pair_filter; /* a bit by hash: set where a pair is; most that is asked for is none */
     struct mdl_specials special_all, special_user; /* with and without MDL_PARSE_SPECIAL */
-    const struct mdl_pretok *pretok; /* byte-level BPE */
+    const struct mdl_pretok *pretok;               /* byte-level BPE */
     struct mdl_word_caches *words;
     struct mdl_cuts *cuts;
-    unsigned part_mark; /* MDL_WORD_PART where a part of a piece is not taken for what it would be as a piece */
+    unsigned part_mark;     /* MDL_WORD_PART where a part of a piece is not taken for what it would be as a piece */
     uint32_t joins[256][8]; /* SPM: bit b of joins[a]: byte b may follow byte a within a token, or within a character */
 };
 
@@ -99,7 +107,8 @@ enum mdl_pretok_flags {
 typedef kvs_status (*mdl_piece_fn)(void *user, const uint8_t *piece, size_t n);
 KVS_MUST_CHECK kvs_status mdl_pretok_find(struct mdl_str name, const struct mdl_pretok **out, struct kvs_error *err);
 uint32_t mdl_pretok_flags(const struct mdl_pretok *p);
-KVS_MUST_CHECK kvs_status mdl_pretok_split(const struct mdl_pretok *p, const uint8_t *text, size_t n, mdl_piece_fn fn, void *user);
+KVS_MUST_CHECK kvs_status mdl_pretok_split(const struct mdl_pretok *p, const uint8_t *text, size_t n, mdl_piece_fn fn,
+                                           void *user);
 /* For tests. plain: every pass looks at every place of every piece; else *short_cuts grows by the pieces that skipped passes. */
 KVS_MUST_CHECK kvs_status mdl_pretok_split_how(const struct mdl_pretok *p, const uint8_t *text, size_t n, bool plain,
                                                size_t *short_cuts, mdl_piece_fn fn, void *user);

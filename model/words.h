@@ -18,10 +18,10 @@
 
 #define MDL_SHORT_BYTES 15u
 #define MDL_SHORT_IDS 3u
-#define MDL_SHORT_SETS 16384u /* of two words */
+#define MDL_SHORT_SETS 32768u /* of two words */
 #define MDL_LONG_BYTES 48u
 #define MDL_LONG_IDS 19u
-#define MDL_LONG_SETS 2048u
+#define MDL_LONG_SETS 8192u
 #define MDL_WORD_CACHES 4u
 #define MDL_WORD_PART 0x80u /* the mark of what was cut out of a piece, where that matters */
 
