@@ -15,6 +15,8 @@ struct sim_members {
     struct sim_env env;
     struct cls_discovery *discovery;
     struct cls_registry *view;
+    bool away;      /* its discovery's last word: there is nobody to ask */
+    uint32_t gone; /* node + 1 of whom it was told gone meanwhile */
 };
 
 static uint32_t node_of(const struct sim *s, const char *id)
@@ -38,20 +40,33 @@ static void check_gone(struct sim *s, uint32_t node, const struct msg_member *m)
     }
 }
 
+/* While there is nobody to ask nobody goes, except that a new life of his takes his place in the same breath. */
+static void check_away(struct sim_members *x, const struct msg_member *m, uint32_t who)
+{
+    bool replaced = m->change == MSG_MEMBER_PUT && who + 1 == x->gone;
+    if (x->gone != 0 && !replaced)
+        sim_fail(x->env.s, "%s believes that %s is gone while there is nobody to ask", x->env.s->node[x->env.node].id,
+                 x->env.s->node[x->gone - 1].id);
+    x->gone = m->change == MSG_MEMBER_GONE && x->away ? who + 1 : 0;
+}
+
 static void on_member(void *user, const struct msg_member *m)
 {
     struct sim_members *x = user;
     struct sim *s = x->env.s;
     struct kvs_error err = {0};
     uint32_t node = x->env.node;
-    if (m->change == MSG_MEMBER_SNAPSHOT_END)
+    if (m->change == MSG_MEMBER_SNAPSHOT_END) {
+        check_away(x, m, SIM_NOBODY);
         return;
+    }
     bool put = m->change == MSG_MEMBER_PUT;
     uint32_t who = node_of(s, m->card.id);
     if (who == SIM_NOBODY) {
         sim_fail(s, "%s is told of \"%s\", who does not exist", s->node[node].id, m->card.id);
         return;
     }
+    check_away(x, m, who);
     if (put && cls_registry_put(x->view, &m->card, s->now_us, &err) != KVS_OK)
         sim_fail(s, "%s cannot remember a member: %s", s->node[node].id, err.text);
     if (!put && !cls_registry_has(x->view, m->card.id, m->card.epoch))
@@ -76,8 +91,9 @@ static void on_member(void *user, const struct msg_member *m)
 
 static void on_backend(void *user, bool up, const char *text)
 {
-    const struct sim_members *x = user;
+    struct sim_members *x = user;
     (void)text;
+    x->away = !up;
     sim_note(x->env.s, x->env.node, up ? "discovery is up%u" : "discovery is away%u", 0);
     sim_count(x->env.s, SIM_N_backend_lost, !up);
 }
