@@ -53,15 +53,15 @@ static void follow_model(const struct model *m, const char *isa)
                                 .outliers = m->experts ? 0.01 : 0,
                                 .rms = 0.2 * m->f16,
                                 .median = 0.05 * m->f16});
-    /* No other engine's figures: five times F16's bound, but for steps at which another expert is chosen; twice the median and the root mean
-     * square of the rest that were seen in the worst of these models. */
+    /* No other engine's figures: five times F16's bound, but for steps at which another expert is chosen; the median and the root mean square of
+     * the rest are some 1.4 times what was seen in the worst of these models. */
     double most = 5 * m->f16;
     follow_file(file, golden, false, &(struct rig_options){.isa = isa, .kv = KVC_Q8_0, .context = m->context}, 0,
                 (struct bounds){.logit = most,
                                 .margin = 2 * most,
                                 .outliers = m->experts ? 0.05 : 0,
-                                .rms = (m->experts ? 2.2 : 1.2) * m->f16,
-                                .median = 0.75 * m->f16});
+                                .rms = (m->experts ? 1.6 : 0.8) * m->f16,
+                                .median = 0.5 * m->f16});
 }
 
 static void test_architectures(void **state)
