@@ -26,6 +26,8 @@
 #define REFUSED_RETRY_US 2000000u
 #define RANGE_EVERY_US 60000000u
 #define SWAPS_MAX 5u
+#define HOLES_MAX 5u
+#define HOLE_RETRY_US 500000u
 #define CARD_BYTES_MAX 65536u
 
 /* Owner thread: the loop's. */
@@ -50,7 +52,7 @@ struct client {
     bool have_view, watching, watch_created;
     int64_t view_revision, seen_revision;
     uint64_t range_at_us, trust_us;
-    uint32_t late_ranges;
+    uint32_t late_ranges, holes; /* holes: times in a row that the view had one, memory lacking */
     /* outages */
     bool outage, backend_up;
     uint64_t retry_at_us, backoff_us, heard_us; /* heard_us: etcd's last word; 0: none */
@@ -251,8 +253,12 @@ static void swap_lost(struct client *c, const struct net_etcd_answer *answer)
         return;
     }
     kvs_arena_init(&arena, MSG_ARENA_BYTES);
-    bool foreign = read_card(c, &answer->kvs[0], &arena, &holder) == KVS_OK && holder.epoch != c->card.epoch;
+    kvs_status s = read_card(c, &answer->kvs[0], &arena, &holder);
+    bool foreign = s == KVS_OK && holder.epoch != c->card.epoch;
     kvs_arena_fini(&arena);
+    if (s == KVS_SELF_NOMEM) {
+        return; /* nobody knows whose it is: the next swap will say */
+    }
     if (foreign && c->ever_registered) {
         we_are_replaced(c);
     } else {
@@ -289,7 +295,8 @@ static void swap_done(void *user, kvs_status s, const char *text, const struct n
 
 /* ---- the view ---- */
 
-static void take_put(struct client *c, const struct net_etcd_kv *kv, uint64_t now_us)
+/* false: there was no memory for it, so the view has a hole. */
+static bool take_put(struct client *c, const struct net_etcd_kv *kv, uint64_t now_us)
 {
     struct kvs_arena arena;
     struct msg_card card;
@@ -298,18 +305,34 @@ static void take_put(struct client *c, const struct net_etcd_kv *kv, uint64_t no
     kvs_arena_fini(&arena);
     bool overwritten = strcmp(kv->key, c->key) == 0 && c->joined && c->ever_registered && !c->replaced &&
                        kv->mod_revision > c->mod_revision;
-    if (s != KVS_OK && overwritten) { /* by no member: ours goes over it, but in no hurry, lest two that cannot read each other race */
+    if (s != KVS_OK && s != KVS_SELF_NOMEM && overwritten) { /* by no member: ours goes over it, but in no hurry, lest two that cannot read
+                                                              * each other race */
         c->mod_revision = kv->mod_revision;
         c->dirty = true;
         c->register_at_us = now_us + REFUSED_RETRY_US;
     }
-    if (s != KVS_OK || cls_registry_put(c->view, &card, now_us, NULL) != KVS_OK) {
+    if (s == KVS_OK) {
+        s = cls_registry_put(c->view, &card, now_us, NULL);
+    }
+    if (s != KVS_OK) {
         c->stats.ignored++;
-        return;
+        return s != KVS_SELF_NOMEM;
     }
     if (overwritten && card.epoch != c->card.epoch) {
         we_are_replaced(c);
     }
+    return true;
+}
+
+/* Memory was lacking for a card: the members are read again soon. Not for ever: a value may be larger than any card. */
+static bool read_again(struct client *c, uint64_t now_us)
+{
+    if (c->holes >= HOLES_MAX) {
+        return false;
+    }
+    c->holes++;
+    c->range_at_us = now_us + HOLE_RETRY_US;
+    return true;
 }
 
 static void take_delete(struct client *c, const struct net_etcd_kv *kv, uint64_t now_us)
@@ -333,20 +356,23 @@ static void take_delete(struct client *c, const struct net_etcd_kv *kv, uint64_t
 static void take_range(struct client *c, const struct net_etcd_answer *answer)
 {
     uint64_t now = kvs_now_us();
-    bool fresh = !c->have_view, own = false;
+    bool fresh = !c->have_view, own = false, whole = true;
     cls_registry_mark_all(c->view);
     for (uint32_t i = 0; i < answer->kv_count; i++) {
         own = own || strcmp(answer->kvs[i].key, c->key) == 0;
-        take_put(c, &answer->kvs[i], now);
+        whole = take_put(c, &answer->kvs[i], now) && whole;
     }
-    cls_registry_lease_marked(c->view, now < c->trust_us ? c->trust_us : now);
+    c->range_at_us = now + jitter(RANGE_EVERY_US);
+    if (whole || !read_again(c, now)) { /* else who is missing may be there */
+        c->holes = whole ? 0 : c->holes;
+        cls_registry_lease_marked(c->view, now < c->trust_us ? c->trust_us : now);
+    }
     cls_registry_tick(c->view, now);
     if (!own && c->joined && (c->registered || c->replaced)) {
         key_is_gone(c); /* one call at a time: this range has seen our put */
     }
     c->view_revision = c->seen_revision = answer->revision;
     c->have_view = true;
-    c->range_at_us = now + jitter(RANGE_EVERY_US);
     c->stats.ranges++;
     drain(c);
     if (fresh && c->ev.on_member != NULL) {
@@ -402,8 +428,8 @@ static void on_line(void *user, const struct net_etcd_watch_line *line)
         if (e->deleted) {
             drain(c); /* who came and went within one line was here, too */
             take_delete(c, &e->kv, now);
-        } else {
-            take_put(c, &e->kv, now);
+        } else if (!take_put(c, &e->kv, now)) {
+            (void)read_again(c, now);
         }
     }
     drain(c);
