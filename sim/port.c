@@ -6,12 +6,14 @@
  * Bytes are read at the copy, as a rendezvous does: a source that lets go of a page too early ships whatever stands there then. Landing is
  * told after the copy, sometimes much later, so END may come first. A message to or from a dead process, or over a cut link, stays stuck
  * until a side closes its peer; closing lets receives run on for up to 0.1 s, then ends what is left, then says CLOSED.
- * Faults: dropped, flipped bit, failed receive, failed send, doubled, late, and forgeries (a stranger's message with one field wrong).
+ * Faults: dropped, flipped bit, failed receive, failed send, doubled, late, begun and never ended, and forgeries (a stranger's message with one field wrong).
  * SPDX-License-Identifier: Apache-2.0 */
 #include "sim/worker.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+#define STUCK_US 1000000000u /* longer than a run: until a side closes its peer */
 
 struct message {
     struct kvt_header header;
@@ -437,6 +439,10 @@ static void picked_up(struct sim *s, struct sim_event *e)
             at += late; /* else the receive is posted in time and takes long */
         else
             m->copy_us += late;
+    }
+    if (sim_chance(s, c->kv_stuck)) {
+        sim_fault(s, SIM_N_kv_stuck);
+        m->copy_us = STUCK_US;
     }
     if (sim_chance(s, c->kv_forge))
         forge(s, m);

@@ -12,7 +12,7 @@
     X(remote) X(local) X(fallbacks) X(partial) X(preemptions) X(replaced) X(resumed) X(declined) X(fenced) X(ended_early)              \
     X(stopped_steps) X(late_entries) X(after_heal) X(end_overtook) X(cached_tokens) X(reused_tokens) X(copies) X(evicted) X(flushes) X(acked) X(nacked) X(cancelled)                                                        \
     X(faults) X(kills) X(hangs) X(silences) X(suspicions) X(breaks) X(partitions) X(kv_errors) X(kv_drops) X(kv_corruptions) X(kv_broken)             \
-    X(kv_send_errors) X(kv_doubles) X(kv_lates) X(kv_forgeries) X(doubled_events) X(numerics) X(forced_preemptions)         \
+    X(kv_send_errors) X(kv_doubles) X(kv_lates) X(kv_stuck) X(kv_forgeries) X(doubled_events) X(numerics) X(forced_preemptions)         \
     X(grants_refused) X(drains) X(leavers) X(slow_clients) X(stops) X(expired) X(members) X(events) X(virtual_ms) X(slowest_ms)
 
 typedef enum sim_counter {

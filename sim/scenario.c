@@ -27,7 +27,7 @@ static const struct row rows[] = {
     ROW(requests_max, 512),   ROW(queue_max, 256),     ROW(worker_sequences, 48),  ROW(local_threshold, 16),
     ROW(deadline_us, 30000000), ROW(step_us, 1000),    ROW(token_us, 20),          ROW(latency_us, 200),  ROW(kv_us, 300),
     FAULT(kv_drop),           FAULT(kv_corrupt),       FAULT(kv_broken),           FAULT(kv_send_error),  FAULT(kv_double),
-    FAULT(kv_late),           FAULT(kv_forge),         FAULT(doubled),             FAULT(numeric), FAULT(flush),        FAULT(preempt),
+    FAULT(kv_late),           FAULT(kv_stuck), FAULT(kv_forge),         FAULT(doubled),             FAULT(numeric), FAULT(flush),        FAULT(preempt),
     FAULT(grant_refused),     FAULT(cache_skip),
     ROW(index_bytes, 1048576),     ROW(restart_us, 300000), ROW(drained_back_us, 0), ROW(skew_us, 1000000000), ROW(slow_factor, 20),
     ROW(etcd, 0),             ROW(lease_us, 10000000),

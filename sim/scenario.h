@@ -40,7 +40,7 @@ struct sim_settings {
     /* speed */
     uint32_t step_us, token_us, latency_us, kv_us;
     /* faults, permille unless they say otherwise */
-    uint32_t kv_drop, kv_corrupt, kv_broken, kv_send_error, kv_double, kv_late, kv_forge, doubled, numeric, preempt, grant_refused, cache_skip;
+    uint32_t kv_drop, kv_corrupt, kv_broken, kv_send_error, kv_double, kv_late, kv_stuck, kv_forge, doubled, numeric, preempt, grant_refused, cache_skip;
     uint32_t restart_us; /* a killed worker comes back after about so long; 0: never */
     uint32_t skew_us, slow_factor; /* clocks of processes differ by up to so much; how slow a slow worker is */
     uint32_t drained_back_us; /* the same for one that has drained and ended */

@@ -212,6 +212,7 @@ static void act(struct sim_worker *w, const struct dcw_action *a)
         if (called)
             sim_rpc_cancel(s, w->node, x->conn, x->stream);
         break;
+    case DCW_ACT_PEER_CLOSE: sim_worker_close_peer(w, a->peer); break;
     case DCW_ACT_SAMPLE: act_sample(w, a); break;
     case DCW_ACT_FORGET:
         if (x != NULL)

@@ -16,6 +16,7 @@ static void act(struct sim_worker *w, const struct pfw_action *a)
         sim_port_send(w, a->send.peer, &a->send.header, w->row[a->user].bytes, a->send.cookie, &w->row[a->user].readers);
         break;
     case PFW_ACT_DROP: break; /* a send is posted at once here: it is always too late */
+    case PFW_ACT_PEER_CLOSE: sim_worker_close_peer(w, a->send.peer); break;
     case PFW_ACT_END:
         sim_note(s, w->node, "END of prefill for request %r: %s, %u messages", a->request, a->end.end.status, a->end.end.pages_sent);
         sim_rpc_end(s, w->node, a->end.conn, a->end.stream, &a->end.end);

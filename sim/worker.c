@@ -277,6 +277,12 @@ static void on_up(struct sim *s, uint32_t node, uint64_t conn, uint32_t peer_nod
         peer_connected(worker_of(s, node), conn, peer_node);
 }
 
+void sim_worker_close_peer(struct sim_worker *w, uint32_t peer)
+{
+    if (w->slot[peer].state == SIM_SLOT_UP)
+        sim_conn_close(w->s, w->node, w->slot[peer].conn);
+}
+
 static void on_down(struct sim *s, uint32_t node, uint64_t conn, uint32_t peer_node)
 {
     struct sim_worker *w = worker_of(s, node);

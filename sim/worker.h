@@ -125,6 +125,7 @@ static inline uint64_t sim_logits_bytes(const struct sim_worker *w)
 void sim_worker_create(struct sim *s, uint32_t node);
 void sim_worker_destroy(struct sim_worker *w);
 void sim_worker_zero(struct sim_worker *w); /* step 2 of the loop: what the scheduler wants zeroed */
+void sim_worker_close_peer(struct sim_worker *w, uint32_t peer); /* its link, if it is up */
 void sim_worker_turn(struct sim_worker *w); /* steps 3 to 5 */
 void sim_worker_post(struct sim_worker *w, uint64_t at_us, sim_run_fn run, uint64_t id, uint64_t a, uint64_t b, void *ptr);
 uint32_t sim_worker_slot(const struct sim_worker *w, uint64_t conn); /* an UP slot, or SIM_SLOTS */

@@ -28,7 +28,7 @@ kvs_status dcw_create(const struct dcw_config *c, struct dcw **out, struct kvs_e
     d->keep_due_us = UINT64_MAX;
     d->call_max_us = c->call_max_us ? c->call_max_us : 600000000;
     d->stall_us = c->stall_us ? c->stall_us : WRK_STALL_US;
-    d->action_cap = (size_t)d->calls_max * 8 + d->routers_max + 8;
+    d->action_cap = (size_t)d->calls_max * 9 + d->routers_max + 8;
     d->entry_cap = d->calls_max * 2; /* a token and an end without one */
     d->calls = calloc(d->calls_max, sizeof *d->calls);
     d->keep_us = c->keep_us ? c->keep_us : 30000000;
@@ -264,6 +264,8 @@ static void settle(struct dcw *d, uint64_t now_us)
 {
     for (uint32_t i = 0; i < d->calls_max; i++) {
         struct dcw_call *c = &d->calls[i];
+        if (c->live && (c->phase == DCW_TRANSFER || c->phase == DCW_ENDING))
+            dcw__transfer_watch(d, c, now_us);
         if (!c->live || c->phase >= DCW_ENDING)
             continue;
         wrk_seq_state state = wrk_seq_look(d->sched, c->seq).state;
@@ -275,8 +277,6 @@ static void settle(struct dcw *d, uint64_t now_us)
             dcw__fail(d, c, KVS_BUSY_PAGES, "the sequence outgrew this worker's KV memory", now_us);
         else if (c->phase == DCW_QUEUED && state == WRK_SEQ_HELD && !c->later)
             dcw__transfer_begin(d, c, now_us);
-        else if (c->phase == DCW_TRANSFER)
-            dcw__transfer_watch(d, c, now_us);
     }
 }
 
@@ -377,6 +377,8 @@ uint64_t dcw_deadline_us(const struct dcw *d)
     uint64_t least = wrk_sched_can_admit(d->sched) ? 0 : d->keep_due_us;
     for (uint32_t i = 0; i < d->calls_max; i++) {
         const struct dcw_call *c = &d->calls[i];
+        uint64_t due_us = c->live ? dcw__transfer_due_us(c) : UINT64_MAX;
+        least = due_us < least ? due_us : least;
         if (!c->live || c->phase >= DCW_ENDING)
             continue;
         wrk_seq_state state = wrk_seq_look(d->sched, c->seq).state;
@@ -384,8 +386,6 @@ uint64_t dcw_deadline_us(const struct dcw *d)
             return 0; /* the scheduler did something that this machine has not seen yet */
         if (c->deadline_us < least)
             least = c->deadline_us;
-        if (c->phase == DCW_TRANSFER && c->t.due_us && !c->t.cancelled && c->t.due_us < least)
-            least = c->t.due_us;
     }
     return least;
 }

@@ -114,6 +114,7 @@ typedef enum dcw_action_kind {
     DCW_ACT_ACK,          /* net_rpc_ack on the PREFILL call */
     DCW_ACT_NACK,         /* net_rpc_nack; missing */
     DCW_ACT_CANCEL,       /* net_rpc_cancel on the PREFILL call: it is over, also when END has come */
+    DCW_ACT_PEER_CLOSE,   /* close the peer's link: messages that nobody wants any more do not come to their end; PEER_DOWN, PEER_CLOSED follow */
     DCW_ACT_SAMPLE, /* sample from the logits that landed for xfer; answer with SAMPLED{call} (at once or later) */
     DCW_ACT_FORGET, /* the xfer is over: drop its logits buffer and stream (after a SAMPLE of it that still runs) */
     DCW_ACT_TOKENS, /* net_rpc_item(conn, stream, entries): one for each router and dcw_step at most */

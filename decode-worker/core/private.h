@@ -30,11 +30,14 @@ struct dcw_transfer {
     struct msg_want *wants, *missing; /* want_count + 1 each, owned */
     uint32_t want_count;
     kvs_status end_status;
-    uint64_t source_us; /* END's prefill_us */
+    uint64_t source_us;     /* END's prefill_us */
     uint32_t source_cached; /* END's cached_tokens */
     uint32_t source_chunks; /* END's chunks */
     uint64_t began_us;
     uint64_t due_us; /* all has to be here by then; 0: the source still computes or sends, and looks to that itself */
+    uint64_t
+        close_us; /* nothing is wanted any more, but messages are under way: the peer's link is closed then; 0: not so */
+    bool closing; /* PEER_CLOSE went out */
 };
 
 struct dcw_call {
@@ -93,7 +96,7 @@ struct dcw {
     struct dcw_call *calls;
     struct dcw_peer peers[DCW_PEERS_MAX];
     struct dcw_router *routers;
-    struct dcw_keep *keeps; /* calls_max of them */
+    struct dcw_keep *keeps;        /* calls_max of them */
     uint64_t keep_us, keep_due_us; /* the latter: when the first of them ends */
     struct dcw_action *actions;
     size_t action_count, action_next, action_cap;
@@ -121,6 +124,7 @@ void dcw__end(struct dcw *d, struct dcw_call *c, msg_finish finish, kvs_status s
 
 /* transfer.c */
 void dcw__transfer_watch(struct dcw *d, struct dcw_call *c, uint64_t now_us);
+uint64_t dcw__transfer_due_us(const struct dcw_call *c);                      /* when the watch has to look again */
 void dcw__transfer_begin(struct dcw *d, struct dcw_call *c, uint64_t now_us); /* HELD pages: call a peer, or go local */
 void dcw__transfer_abandon(struct dcw *d,
                            struct dcw_call *c); /* the call ends: cancel, fence what may still be written */

@@ -148,7 +148,8 @@ static void open_transfer(struct dcw *d, struct dcw_call *c, uint32_t peer, bool
     c->t.peer = peer;
     c->t.began_us = now_us;
     c->t.due_us = 0;
-    c->t.stalled = false;
+    c->t.close_us = 0;
+    c->t.stalled = c->t.closing = false;
     c->phase = DCW_TRANSFER;
     act_grant(d, c);
     act_call(d, c);
@@ -180,8 +181,7 @@ void dcw__transfer_begin(struct dcw *d, struct dcw_call *c, uint64_t now_us)
         wrk_seq_ready(d->sched, c->seq, v.computed, c->dirty);
         return;
     }
-    if (!find_peer(d, c->prefill_worker, &peer) ||
-        !make_wants(d, c, v.token_count)) {
+    if (!find_peer(d, c->prefill_worker, &peer) || !make_wants(d, c, v.token_count)) {
         go_local(d, c, v.computed, c->dirty);
         return;
     }
@@ -209,9 +209,38 @@ static uint64_t bytes_from(const struct dcw *d, uint32_t peer)
     return bytes;
 }
 
+/* Given up, by us or by its source; what is under way keeps its pages until it has landed or its link is gone. */
+static bool is_given_up(const struct dcw_call *c)
+{
+    return c->t.granted && (c->t.cancelled || (c->t.ended && c->t.end_status != KVS_OK));
+}
+
+/* A peer that announces what it never sends, or a link that carries nothing, must not keep a request, or its pages. */
+static void watch_leftovers(struct dcw *d, struct dcw_call *c, uint64_t now_us)
+{
+    if (c->t.close_us == 0)
+        c->t.close_us = now_us + wrk_transfer_us(d->stall_us, bytes_from(d, c->t.peer));
+    if (now_us < c->t.close_us || c->t.closing)
+        return;
+    c->t.closing = true;
+    if (d->peers[c->t.peer].up)
+        dcw__act(d, DCW_ACT_PEER_CLOSE, c)->peer = c->t.peer;
+}
+
+uint64_t dcw__transfer_due_us(const struct dcw_call *c)
+{
+    if (is_given_up(c))
+        return c->t.closing ? UINT64_MAX : c->t.close_us;
+    return c->t.granted && c->t.due_us ? c->t.due_us : UINT64_MAX;
+}
+
 void dcw__transfer_watch(struct dcw *d, struct dcw_call *c, uint64_t now_us)
 {
-    if (!c->t.granted || c->t.cancelled || (c->t.ended ? c->t.end_status != KVS_OK : !c->t.fetch))
+    if (is_given_up(c)) {
+        watch_leftovers(d, c, now_us);
+        return;
+    }
+    if (!c->t.granted || (!c->t.ended && !c->t.fetch))
         return;
     if (!c->t.due_us)
         c->t.due_us = now_us + wrk_transfer_us(d->stall_us, bytes_from(d, c->t.peer));
@@ -219,6 +248,7 @@ void dcw__transfer_watch(struct dcw *d, struct dcw_call *c, uint64_t now_us)
         return;
     c->t.stalled = true;
     grant_cancel(d, c);
+    watch_leftovers(d, c, now_us);
 }
 
 static void call_over(struct dcw *d, struct dcw_call *c, dcw_action_kind kind)
@@ -300,7 +330,8 @@ static void placed_remote(struct dcw *d, struct dcw_call *c, const struct dcw_ev
     uint64_t whole = now_us - c->t.began_us;
     p->exposed_us = whole > c->t.source_us ? whole - c->t.source_us : 0;
     /* With more chunks pages travelled while others were computed: how long that took is not to be seen from here. */
-    if (ev->grant.status == KVS_OK && c->t.ended && c->t.end_status == KVS_OK && (c->t.fetch || c->t.source_chunks <= 1))
+    if (ev->grant.status == KVS_OK && c->t.ended && c->t.end_status == KVS_OK &&
+        (c->t.fetch || c->t.source_chunks <= 1))
         wrk_link_add(&d->peers[c->t.peer].link, ev->grant.bytes, (double)p->exposed_us * 1e-6);
     if (c->t.stalled) { /* what was measured before is true no more, and routers have to hear of it */
         d->stats.stalled++;
@@ -387,7 +418,8 @@ static void fetch_over(struct dcw *d, struct dcw_call *c, const struct dcw_event
     if (kept <= v.computed) {
         bool less = c->t.ended && c->t.end_status == KVS_REQ_NOT_FOUND && !c->fetched_less && may_fetch_less(d, &v);
         if (less && c->t.source_cached < c->t.want_end * wrk_sched_layout(d->sched)->block_tokens)
-            c->fetch_tokens = c->t.source_cached; /* a state stands only where a snapshot is: once more, for what is there */
+            c->fetch_tokens =
+                c->t.source_cached; /* a state stands only where a snapshot is: once more, for what is there */
         c->fetched_less = true;
         return;
     }

@@ -251,6 +251,9 @@ static void act(struct sink *s, const struct dcw_action *a)
         if (x != NULL && x->stream != 0)
             net_rpc_cancel(rpc, x->conn, x->stream);
         break;
+    case DCW_ACT_PEER_CLOSE:
+        wrk_peers_close(wrk_worker_peers(s->w), a->peer, "messages under way do not arrive, and nobody wants them any more");
+        break;
     case DCW_ACT_SAMPLE: act_sample(s, a); break;
     case DCW_ACT_FORGET:
         if (x != NULL)

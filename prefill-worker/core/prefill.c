@@ -25,7 +25,9 @@ struct call {
     uint64_t conn, request, xfer;
     uint32_t stream, peer;
     uint64_t arrived_us, deadline_us;
-    uint64_t sent_by_us; /* 0: there is still something to compute */
+    uint64_t sent_by_us;    /* 0: there is still something to compute */
+    uint64_t close_us;      /* given up, but messages are under way: the peer's link is closed then; 0: not so */
+    bool closing;           /* PEER_CLOSE went out */
     uint64_t mark, mark_us; /* what had been sent to its peer when that was set, and when */
     wrk_seq_id seq;
     struct kvt_source *source;
@@ -77,8 +79,8 @@ kvs_status pfw_create(const struct pfw_config *c, struct pfw **out, struct kvs_e
     p->call_max_us = c->call_max_us ? c->call_max_us : 600000000;
     p->stall_us = c->stall_us ? c->stall_us : WRK_STALL_US;
     p->calls = calloc(p->calls_max, sizeof *p->calls);
-    p->action_cap =
-        (size_t)p->calls_max * (p->send_window + 2) + 1; /* per event: a window, a DROP and an END of each call, a refusal */
+    p->action_cap = (size_t)p->calls_max * (p->send_window + 3) +
+                    1; /* per event: a window, DROP, PEER_CLOSE and END of each call, a refusal */
     p->actions = calloc(p->action_cap, sizeof *p->actions);
     if (!p->calls || !p->actions)
         goto fail;
@@ -544,6 +546,34 @@ static void post(struct pfw *p, struct call *c, bool logits)
     c->unsent[message] = 1;
 }
 
+static uint64_t largest_page(const struct pfw *p)
+{
+    const struct kvc_layout *l = wrk_sched_layout(p->sched);
+    uint64_t most = 0;
+    for (uint32_t g = 0; g < l->group_count; g++)
+        most = l->group[g].page_bytes > most ? l->group[g].page_bytes : most;
+    return most;
+}
+
+static bool has_leftovers(const struct call *c)
+{
+    return (c->stopped || c->closed) && kvt_source_in_flight(c->source) > 0;
+}
+
+/* Nobody wants what is under way any more, but it holds pages, and END back; a link on which it does not come to its end is closed. */
+static void watch_leftovers(struct pfw *p, struct call *c, uint64_t now_us)
+{
+    if (!has_leftovers(c))
+        return;
+    if (c->close_us == 0)
+        c->close_us = now_us + wrk_transfer_us(p->stall_us, kvt_source_in_flight(c->source) * largest_page(p));
+    if (now_us < c->close_us || c->closing)
+        return;
+    c->closing = true;
+    if (p->peer_up[c->peer])
+        act(p, PFW_ACT_PEER_CLOSE, (uint32_t)(c - p->calls), c->request)->send.peer = c->peer;
+}
+
 static void settle(struct pfw *p, struct call *c, uint64_t now_us)
 {
     kvs_status status;
@@ -577,6 +607,7 @@ static void settle(struct pfw *p, struct call *c, uint64_t now_us)
     }
     if (c->closed && c->ended) /* not before END was taken: a closed source has none */
         kvt_source_close(c->source);
+    watch_leftovers(p, c, now_us);
     if (c->ended && kvt_source_released(c->source, now_us))
         call_free(p, c);
 }
@@ -621,6 +652,8 @@ uint64_t pfw_deadline_us(const struct pfw *p)
     uint64_t least = wrk_sched_can_admit(p->sched) ? 0 : UINT64_MAX;
     for (uint32_t i = 0; i < p->calls_max; i++) {
         const struct call *c = &p->calls[i];
+        if (c->live && has_leftovers(c) && !c->closing && c->close_us < least)
+            least = c->close_us;
         if (!c->live || c->closed)
             continue;
         if (c->deadline_us < least)

@@ -81,6 +81,7 @@ typedef enum pfw_action_kind {
     PFW_ACT_SEND_PAGE, /* kvt_send(peer, header, address of (group, page), cookie) */
     PFW_ACT_SEND_LOGITS, /* kvt_send(peer, header, the row kept for slot `user`, cookie); the row may be dropped at its SENT */
     PFW_ACT_DROP,        /* kvt_send_drop(peer, header.xfer): nobody wants what has not left yet; each such message still ends with SENT */
+    PFW_ACT_PEER_CLOSE,  /* close the link of send.peer: messages that nobody wants do not come to their end; PEER_DOWN, PEER_CLOSED follow */
     PFW_ACT_END          /* net_rpc_end(conn, stream, end) */
 } pfw_action_kind;
 

@@ -89,6 +89,8 @@ static void perform_one(struct source *s, const struct pfw_action *a)
 {
     if (a->kind == PFW_ACT_DROP) {
         drop(s, a);
+    } else if (a->kind == PFW_ACT_PEER_CLOSE) {
+        wrk_peers_close(wrk_worker_peers(s->w), a->send.peer, "pages under way do not leave, and nobody wants them any more");
     } else if (a->kind == PFW_ACT_END) {
         KVS_DEBUG("prefill ended", "req=%llu status=%s messages=%u tokens=%u", (unsigned long long)a->request,
                   kvs_status_name(a->end.end.status), a->end.end.pages_sent, a->end.end.prefill_tokens);

@@ -124,11 +124,13 @@ class Stranger(threading.Thread):
                 if got and got[0] == CALL and dict(fields(got[2])).get(1) in (PREFILL, FETCH):
                     self.attack(got[1], got[2])
         except BaseException as e:
-            if not self.stop:
+            if not self.killed:
                 self.failure = e
 
+    killed = False
+
     def kill(self):
-        self.stop = True
+        self.stop = self.killed = True
         self.helper.kill()
         self.helper.wait(10)
         for pipe in (self.helper.stdin, self.helper.stdout):
@@ -201,6 +203,17 @@ def listening(pid):
     return ports
 
 
+def half_open(pid, crowd):
+    """One more connection; the port of a peer that has just gone refuses it."""
+    s = socket.socket()
+    s.settimeout(5)
+    try:
+        s.connect(("127.0.0.1", random.choice(listening(pid))))
+        crowd.append(s)
+    except ConnectionRefusedError:
+        s.close()
+
+
 def at_rest(f, worker, want, what):
     pid = f.pids[worker]
     wait_for(f"{worker}: descriptors after {what}", 20 * SLOW, lambda: descriptors(pid) <= want, 0.2)
@@ -231,6 +244,24 @@ def dies_in_mid_send(f, lane):
         return time.monotonic() - start
 
 
+def never_ends(f, lane):
+    """It begins to send, answers its heartbeats, and says no more: the request does not wait for its own end (some minutes)."""
+    s = Stranger(f, "decode-0", lane)
+    before = f.c.metrics().sum("kvasir_kv_stalled_total", worker="decode-0")
+    try:
+        s.how = DIE
+        for _ in range(20):
+            start = time.monotonic()
+            ask(f, lane)
+            if s.attacks:
+                break
+        assert s.attacks and s.failure is None, s.failure
+        assert f.c.metrics().sum("kvasir_kv_stalled_total", worker="decode-0") > before, "answered, but not since it was given up"
+        return time.monotonic() - start
+    finally:
+        s.kill()
+
+
 def round_of(f, lane, rounds=3):
     """Links, has itself asked for pages, sends what it sends; how many messages it posted at each worker."""
     at = {worker: Stranger(f, worker, lane) for worker in ("decode-0", "prefill-0")}
@@ -244,6 +275,9 @@ def round_of(f, lane, rounds=3):
             wait_for("it is asked for pages", 20 * SLOW, asked)
             at["prefill-0"].burst()
             wait_for("the burst at prefill-0", 30 * SLOW, lambda: at["prefill-0"].attacks > i or at["prefill-0"].failure)
+        for s in at.values():  # an attack under way is counted whole
+            s.stop = True
+            s.join(30 * SLOW)
         assert not any(s.failure for s in at.values()), [s.failure for s in at.values()]
         return {worker: (s.posted, s.attacks) for worker, s in at.items()}
     finally:
@@ -277,15 +311,11 @@ def survives(lane):
             for reason in ("header", "version", "epoch", "xfer") + (("nonce", "index", "length", "double", "checksum") if taken else ()):
                 assert rise.get(reason, 0) > 0, f"{worker}: nothing declined for its {reason}"
         print(f"        {lane}: killed in mid-send, the answer came after " + ", ".join(f"{dies_in_mid_send(f, lane):.2f}" for _ in range(4)) + " s")
+        print(f"        {lane}: begun and never ended, the answer came after {never_ends(f, lane):.1f} s")
         crowd = []
         for worker in ("decode-0", "prefill-0"):
-            ports = listening(f.pids[worker])
-            assert ports, f"{worker} has no UCX port"
-            for i in range(300):
-                s = socket.socket()
-                s.settimeout(5)
-                s.connect(("127.0.0.1", ports[i % len(ports)]))
-                crowd.append(s)
+            want, pid = len(crowd) + 300, f.pids[worker]
+            wait_for("300 connections to UCX ports", 30 * SLOW, lambda: (half_open(pid, crowd), len(crowd) >= want)[1], 0)
         seen = len(honest[0].by)
         wait_for("honest requests beside half-open connections", 30 * SLOW, lambda: len(honest[0].by) > seen + 3 or honest[0].failure)
         for s in crowd:

@@ -545,6 +545,12 @@ void wrk_peers_port_event(struct wrk_peers *p, const struct kvt_event *ev)
     }
 }
 
+void wrk_peers_close(struct wrk_peers *p, uint32_t peer, const char *why)
+{
+    if (wrk_peers_conn(p, peer) != 0)
+        give_up(p, &p->slot[peer], KVS_PEER_TIMEOUT, why);
+}
+
 net_conn wrk_peers_conn(const struct wrk_peers *p, uint32_t peer)
 {
     return peer < WRK_PEERS_MAX && p->slot[peer].state == SLOT_UP ? p->slot[peer].conn : 0;

@@ -42,6 +42,8 @@ bool wrk_peers_conn_down(struct wrk_peers *p, net_conn conn); /* true: it was a 
 bool wrk_peers_call(struct wrk_peers *p, net_conn conn, uint32_t stream, const struct msg_call *call);
 bool wrk_peers_item(struct wrk_peers *p, net_conn conn, uint32_t stream, const uint8_t *payload, size_t n);
 bool wrk_peers_end(struct wrk_peers *p, net_conn conn, uint32_t stream, const struct msg_end *end);
+/* Gives the link up; down and closed follow, and it is made anew. A peer that is not up: nothing. */
+void wrk_peers_close(struct wrk_peers *p, uint32_t peer, const char *why);
 /* ADDRESS, UP, ERROR and CLOSED events of the port. */
 void wrk_peers_port_event(struct wrk_peers *p, const struct kvt_event *ev);
 

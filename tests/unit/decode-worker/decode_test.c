@@ -196,6 +196,49 @@ static void test_a_trickle_is_given_up(void **state)
     bench_fini(&b);
 }
 
+/* Given up, and messages are under way that never arrive: by a stall, by their source's error, by the caller. The link is closed in the end, once;
+ * with it pages come back. */
+static void test_what_never_arrives_closes_the_link(void **state)
+{
+    (void)state;
+    for (int why = 0; why < 3; why++) {
+        struct bench b;
+        uint64_t bytes = 0;
+        bench_init(&b, 60, 8);
+        generate(&b, 1, 14, 6, true);
+        for (uint32_t g = 0; g < 2; g++)
+            bytes += 4 * wrk_sched_layout(b.s)->group[g].page_bytes;
+        uint64_t patience = 5000000 + bytes * 1000000 / 4000000;
+        if (why == 0) {
+            prefill_end(&b, KVS_OK);
+            b.now = dcw_deadline_us(b.d);
+            step(&b, (struct dcw_event){.kind = DCW_EV_TICK});
+        } else if (why == 1) {
+            prefill_end(&b, KVS_PEER_TIMEOUT);
+        } else {
+            step(&b, (struct dcw_event){.kind = DCW_EV_CANCEL, .conn = CONN, .stream = 11});
+        }
+        uint64_t due = dcw_deadline_us(b.d);
+        assert_int_equal(due, b.now + patience);
+        b.now = due - 2; /* the next step is one later */
+        step(&b, (struct dcw_event){.kind = DCW_EV_TICK});
+        assert_int_equal(count_log(&b, DCW_ACT_PEER_CLOSE), 0);
+        step(&b, (struct dcw_event){.kind = DCW_EV_TICK});
+        step(&b, (struct dcw_event){.kind = DCW_EV_TICK});
+        assert_int_equal(count_log(&b, DCW_ACT_PEER_CLOSE), 1);
+        assert_true(dcw_deadline_us(b.d) > due);
+        assert_false(begin_step(&b)); /* the pages are not ours before the link is gone */
+        step(&b, (struct dcw_event){.kind = DCW_EV_PEER_DOWN, .peer = PEER});
+        step(&b, (struct dcw_event){.kind = DCW_EV_PEER_CLOSED, .peer = PEER});
+        run_all(&b);
+        assert_int_equal(count_log(&b, DCW_ACT_PEER_CLOSE), 1);
+        if (why < 2)
+            assert_int_equal(expect_answer(&b, 1, 14, 0, 6, -1, MSG_FINISH_LENGTH)->placed.local_prefill_tokens, 14);
+        assert_int_equal(wrk_sched_pages(b.s, 0).fenced, 0);
+        bench_fini(&b);
+    }
+}
+
 static void test_refusing_source_means_local(void **state)
 {
     (void)state;
@@ -415,6 +458,7 @@ int main(void)
         cmocka_unit_test(test_remote_with_one_to_three_tokens),
         cmocka_unit_test(test_missing_pages_are_refused_and_computed_here),
         cmocka_unit_test(test_a_trickle_is_given_up),
+        cmocka_unit_test(test_what_never_arrives_closes_the_link),
         cmocka_unit_test(test_refusing_source_means_local),
         cmocka_unit_test(test_no_such_peer_means_local),
         cmocka_unit_test(test_peer_dies_at_every_point),

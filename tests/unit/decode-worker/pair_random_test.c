@@ -205,6 +205,7 @@ static void perform_decode(struct world *w, uint32_t node, const struct dcw_acti
             kvt_sink_cancel(x->sink);
         port_settle(w, x, false);
         break;
+    case DCW_ACT_PEER_CLOSE: fail_msg("a life lasts some milliseconds, and patience seconds"); break;
     case DCW_ACT_ACK:
     case DCW_ACT_NACK:
     case DCW_ACT_CANCEL:
@@ -244,6 +245,8 @@ static void perform_prefill(struct world *w, uint32_t node, const struct pfw_act
                              (struct control_msg){.kind = C_END, .stream = a->end.stream, .end = a->end.end});
         return;
     }
+    if (a->kind == PFW_ACT_PEER_CLOSE)
+        fail_msg("a life lasts some milliseconds, and patience seconds");
     struct kv_msg *m = NULL;
     for (uint32_t i = 0; i < 2048 && !m; i++)
         if (!w->kv[i].used)

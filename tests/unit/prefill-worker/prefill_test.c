@@ -1,214 +1,7 @@
 /* prefill_test.c - the source's machine: what leaves when, what END says, and that pages come back from every state by every way out.
  * Pages and counts are worked out by hand: block size 4, layers 0-1 are group 0, layer 2 is group 1. The device is fake_device.h.
  * SPDX-License-Identifier: Apache-2.0 */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdio.h>
-#include <string.h>
-
-#include "prefill-worker/core/prefill.h"
-#include "tests/unit/worker/fake_device.h"
-
-#define CALLS 4
-#define PEER 3
-#define CONN 77
-
-struct send {
-    struct pfw_action a;
-    bool done;
-};
-struct bench {
-    struct kvc_layout l;
-    struct wrk_sched *s;
-    struct fake_kv kv;
-    struct pfw *p;
-    uint64_t now;
-    struct wrk_result results[16];
-    uint64_t rows[CALLS];
-    struct send sends[256];
-    uint32_t send_count, unsent_most;
-    struct pfw_action ends[32];
-    uint32_t end_count;
-    uint32_t drops;
-    uint64_t dropped_xfer;
-    uint32_t pages;
-    int32_t ids[256];
-    bool auto_send;
-};
-
-static uint32_t unsent(const struct bench *b)
-{
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < b->send_count; i++)
-        n += !b->sends[i].done;
-    return n;
-}
-
-static void check(struct bench *b)
-{
-    struct kvs_error err = {.text = ""};
-    if (!wrk_sched_consistent(b->s, &err))
-        fail_msg("%s", err.text);
-}
-
-static void step(struct bench *b, struct pfw_event ev);
-
-static void drain(struct bench *b)
-{
-    struct pfw_action a[3];
-    size_t n;
-    fake_zero(&b->kv, b->s);
-    while ((n = pfw_actions(b->p, a, 3)) > 0)
-        for (size_t i = 0; i < n; i++) {
-            if (a[i].kind == PFW_ACT_END) {
-                assert_true(b->end_count < 32);
-                b->ends[b->end_count++] = a[i];
-                continue;
-            }
-            if (a[i].kind == PFW_ACT_DROP) {
-                assert_int_equal(a[i].send.peer, PEER);
-                b->drops++;
-                b->dropped_xfer = a[i].send.header.xfer;
-                continue;
-            }
-            assert_true(b->send_count < 256);
-            b->sends[b->send_count++].a = a[i];
-        }
-    if (unsent(b) > b->unsent_most)
-        b->unsent_most = unsent(b);
-    check(b);
-}
-
-static void sent(struct bench *b, uint32_t i, kvs_status status)
-{
-    b->sends[i].done = true;
-    step(b, (struct pfw_event){.kind = PFW_EV_SENT, .sent = {.cookie = b->sends[i].a.send.cookie, .status = status}});
-}
-
-static void step(struct bench *b, struct pfw_event ev)
-{
-    pfw_step(b->p, &ev, ++b->now);
-    drain(b);
-    for (uint32_t i = 0; b->auto_send && i < b->send_count; i++)
-        if (!b->sends[i].done)
-            sent(b, i, KVS_OK);
-}
-
-static uint32_t tree_nodes; /* of the next bench */
-
-static void bench_init(struct bench *b, uint32_t pages, uint32_t chunk, uint32_t window)
-{
-    memset(b, 0, sizeof *b);
-    b->l = fake_layout(3, 4, 2);
-    b->pages = pages;
-    struct wrk_sched_config c = {.layout = &b->l,
-                                 .pages = {pages, pages},
-                                 .seqs_max = 8,
-                                 .context = 64,
-                                 .chunk_tokens = chunk,
-                                 .tree_nodes = tree_nodes};
-    assert_int_equal(wrk_sched_create(&c, &b->s, NULL), KVS_OK);
-    fake_kv_init(&b->kv, &b->l, c.pages);
-    struct pfw_config pc = {
-        .sched = b->s, .calls_max = CALLS, .vocab = FAKE_VOCAB, .send_window = window, .queue_wait_us = 1000};
-    assert_int_equal(pfw_create(&pc, &b->p, NULL), KVS_OK);
-    struct kvs_rng rng = {11};
-    fake_prompt(&rng, b->ids, 256);
-    b->now = 100;
-    step(b, (struct pfw_event){.kind = PFW_EV_PEER_UP, .peer = PEER});
-}
-static void bench_fini(struct bench *b)
-{
-    pfw_destroy(b->p);
-    check(b);
-    (void)wrk_sched_flush(b->s);
-    for (uint32_t g = 0; g < b->l.group_count; g++)
-        assert_int_equal(wrk_sched_pages(b->s, g).free, b->pages);
-    wrk_sched_destroy(b->s);
-    fake_kv_fini(&b->kv);
-}
-
-static void call(struct bench *b, uint32_t stream, const int32_t *ids, uint32_t tokens, uint64_t deadline)
-{
-    struct msg_want wants[128];
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < (tokens + 3) / 4; i++)
-        for (uint32_t g = 0; g < 2; g++)
-            wants[n++] = (struct msg_want){i, g};
-    struct msg_prefill m = {.request = stream,
-                            .xfer = 1000 + stream,
-                            .sink_epoch = 5,
-                            .nonce = 6,
-                            .tokens = ids,
-                            .token_count = tokens,
-                            .wants = wants,
-                            .want_count = n,
-                            .logits = true};
-    step(b, (struct pfw_event){.kind = PFW_EV_CALL,
-                               .conn = CONN,
-                               .stream = stream,
-                               .peer = PEER,
-                               .call = {.msg = &m, .deadline_us = deadline}});
-}
-static void stream_event(struct bench *b, pfw_event_kind kind, uint32_t stream)
-{
-    step(b, (struct pfw_event){.kind = kind, .conn = CONN, .stream = stream});
-}
-static bool begin_step(struct bench *b)
-{
-    bool any = wrk_sched_next_step(b->s) != NULL;
-    fake_zero(&b->kv, b->s);
-    if (any)
-        fake_run(&b->kv, b->s, wrk_sched_in_flight(b->s), b->results, b->rows);
-    return any;
-}
-static void layer(struct bench *b, uint32_t layers)
-{
-    const struct wrk_step *st = wrk_sched_in_flight(b->s);
-    step(b, (struct pfw_event){.kind = PFW_EV_LAYER, .layer = {.step = st ? st->id : 0, .layers = layers}});
-}
-static void end_step(struct bench *b, kvs_status status)
-{
-    const struct wrk_step *st = wrk_sched_in_flight(b->s);
-    assert_true(wrk_sched_step_done(b->s, st->id, status, status == KVS_OK ? b->results : NULL));
-    step(b, (struct pfw_event){.kind = PFW_EV_STEP_DONE});
-}
-static void run_all(struct bench *b)
-{
-    for (int i = 0; begin_step(b); i++) {
-        assert_true(i < 300);
-        end_step(b, KVS_OK);
-    }
-}
-static uint32_t held(const struct bench *b)
-{
-    return wrk_sched_pages(b->s, 0).held;
-}
-static void expect_page(const struct bench *b, uint32_t i, uint32_t block, uint32_t group)
-{
-    assert_true(i < b->send_count);
-    const struct pfw_action *a = &b->sends[i].a;
-    assert_int_equal(a->kind, PFW_ACT_SEND_PAGE);
-    assert_int_equal(a->send.header.block, block);
-    assert_int_equal(a->send.header.group, group);
-    assert_int_equal(a->send.group, group);
-    assert_int_equal(a->send.header.bytes, b->l.group[group].page_bytes);
-    assert_int_equal(a->send.peer, PEER);
-}
-/* What the page holds now is what a plain pass over the prompt puts there. */
-static void expect_content(struct bench *b, uint32_t i, const int32_t *ids, uint32_t tokens)
-{
-    const struct pfw_action *a = &b->sends[i].a;
-    for (uint32_t t = 0; t < 4; t++) {
-        uint32_t p = a->send.header.block * 4 + t;
-        uint64_t want = p < tokens ? fake_kv_value(fake_prefix(ids, p + 1), a->send.group) : 0;
-        assert_int_equal(fake_page(&b->kv, a->send.group, a->send.page)[t], want);
-    }
-}
+#include "tests/unit/prefill-worker/prefill_bench.h"
 
 static void test_pages_leave_by_group_while_the_step_runs(void **state)
 {
@@ -532,6 +325,42 @@ static void test_sending_has_its_time(void **state)
     expect_over(&b, ALL_OUT, 1, KVS_PEER_TIMEOUT);
 }
 
+/* Given up, and sends are under way that never end: after a stall, and after the caller's word. The link is closed in the end, once; with it pages
+ * come back. */
+static void test_sends_that_never_end_close_the_link(void **state)
+{
+    (void)state;
+    for (int why = 0; why < 2; why++) {
+        struct bench b;
+        uint64_t page = 0;
+        reach(&b, ALL_OUT, 0);
+        if (why == 0) {
+            b.now = pfw_deadline_us(b.p);
+            step(&b, (struct pfw_event){.kind = PFW_EV_TICK});
+        } else {
+            stream_event(&b, PFW_EV_CANCEL, 1);
+        }
+        for (uint32_t g = 0; g < 2; g++)
+            page = wrk_sched_layout(b.s)->group[g].page_bytes > page ? wrk_sched_layout(b.s)->group[g].page_bytes : page;
+        uint64_t due = pfw_deadline_us(b.p);
+        assert_int_equal(due, b.now + 5000000 + unsent(&b) * page * 1000000 / 4000000);
+        b.now = due - 2;
+        step(&b, (struct pfw_event){.kind = PFW_EV_TICK});
+        assert_int_equal(b.closes, 0);
+        step(&b, (struct pfw_event){.kind = PFW_EV_TICK});
+        step(&b, (struct pfw_event){.kind = PFW_EV_TICK});
+        assert_int_equal(b.closes, 1);
+        assert_true(pfw_deadline_us(b.p) > due);
+        assert_true(wrk_sched_pages(b.s, 0).held > 0); /* they are read until the link is gone */
+        step(&b, (struct pfw_event){.kind = PFW_EV_PEER_DOWN, .peer = PEER});
+        step(&b, (struct pfw_event){.kind = PFW_EV_PEER_CLOSED, .peer = PEER});
+        assert_int_equal(wrk_sched_pages(b.s, 0).held, 0);
+        assert_int_equal(pfw_stats(b.p).running, 0);
+        assert_int_equal(b.closes, 1);
+        bench_fini(&b);
+    }
+}
+
 static void test_late_events_of_a_past_call_touch_nothing(void **state)
 {
     (void)state;
@@ -789,6 +618,7 @@ int main(void)
         cmocka_unit_test(test_bad_number_ends_the_call),
         cmocka_unit_test(test_failed_send_stops_the_transfer),
         cmocka_unit_test(test_sending_has_its_time),
+        cmocka_unit_test(test_sends_that_never_end_close_the_link),
         cmocka_unit_test(test_late_events_of_a_past_call_touch_nothing),
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_calls_are_bounded_and_ignored_when_doubled),
