@@ -34,9 +34,9 @@ def packed_numbers(b):
 class Stranger(threading.Thread):
     """One link to one worker: a control stream by hand and a helper process that sends. The thread answers heartbeats and calls for pages."""
 
-    def __init__(self, fortress, worker, lane):
+    def __init__(self, fortress, worker, lane, how=LIVE):
         super().__init__(daemon=True)
-        self.f, self.worker, self.how, self.posted, self.attacks, self.stop, self.failure = fortress, worker, LIVE, 0, 0, False, None
+        self.f, self.worker, self.how, self.posted, self.attacks, self.stop, self.failure = fortress, worker, how, 0, 0, False, None
         self.helper = subprocess.Popen([HELPER, lane], stdin=subprocess.PIPE, stdout=subprocess.PIPE, preexec_fn=die_with_parent, bufsize=0)
         try:
             self.link(lane)
@@ -203,15 +203,20 @@ def listening(pid):
     return ports
 
 
-def half_open(pid, crowd):
-    """One more connection; the port of a peer that has just gone refuses it."""
-    s = socket.socket()
-    s.settimeout(5)
-    try:
-        s.connect(("127.0.0.1", random.choice(listening(pid))))
-        crowd.append(s)
-    except ConnectionRefusedError:
-        s.close()
+def half_open(pid, n):
+    """Connections to its UCX ports; one of a peer that has just gone refuses."""
+    out, ports, end = [], listening(pid), time.monotonic() + 30 * SLOW
+    while len(out) < n:
+        assert ports and time.monotonic() < end, f"{len(out)} connections of {n}, ports {ports}"
+        s = socket.socket()
+        s.settimeout(5)
+        try:
+            s.connect(("127.0.0.1", ports[len(out) % len(ports)]))
+            out.append(s)
+        except ConnectionRefusedError:
+            s.close()
+            ports = listening(pid)
+    return out
 
 
 def at_rest(f, worker, want, what):
@@ -226,12 +231,11 @@ def ask(f, lane):
 
 def dies_in_mid_send(f, lane):
     """It announces what it never sends, and is killed when it has been asked for pages; who waits for them gets its answer soon after."""
-    s = Stranger(f, "decode-0", lane)
+    s = Stranger(f, "decode-0", lane, DIE)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         try:
-            s.how = DIE
-            until = time.monotonic() + 20 * SLOW
-            while not s.attacks:
+            until, waiting = time.monotonic() + 20 * SLOW, None
+            while waiting is None or not s.attacks:
                 waiting = pool.submit(ask, f, lane)
                 wait_for("asked, or answered without it", 20 * SLOW, lambda: s.attacks or waiting.done() or s.failure, 0.01)
                 assert s.failure is None and time.monotonic() < until, s.failure
@@ -246,17 +250,16 @@ def dies_in_mid_send(f, lane):
 
 def never_ends(f, lane):
     """It begins to send, answers its heartbeats, and says no more: the request does not wait for its own end (some minutes)."""
-    s = Stranger(f, "decode-0", lane)
+    s = Stranger(f, "decode-0", lane, DIE)
     before = f.c.metrics().sum("kvasir_kv_stalled_total", worker="decode-0")
     try:
-        s.how = DIE
         for _ in range(20):
             start = time.monotonic()
             ask(f, lane)
             if s.attacks:
                 break
         assert s.attacks and s.failure is None, s.failure
-        assert f.c.metrics().sum("kvasir_kv_stalled_total", worker="decode-0") > before, "answered, but not since it was given up"
+        wait_for("it was given up", 60 * SLOW, lambda: f.c.metrics().sum("kvasir_kv_stalled_total", worker="decode-0") > before)
         return time.monotonic() - start
     finally:
         s.kill()
@@ -314,8 +317,7 @@ def survives(lane):
         print(f"        {lane}: begun and never ended, the answer came after {never_ends(f, lane):.1f} s")
         crowd = []
         for worker in ("decode-0", "prefill-0"):
-            want, pid = len(crowd) + 300, f.pids[worker]
-            wait_for("300 connections to UCX ports", 30 * SLOW, lambda: (half_open(pid, crowd), len(crowd) >= want)[1], 0)
+            crowd += half_open(f.pids[worker], 300)
         seen = len(honest[0].by)
         wait_for("honest requests beside half-open connections", 30 * SLOW, lambda: len(honest[0].by) > seen + 3 or honest[0].failure)
         for s in crowd:
