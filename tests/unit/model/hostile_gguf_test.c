@@ -103,7 +103,7 @@ static kvs_status try_bytes(const uint8_t *bytes, size_t size, bool header_only,
         memcpy(copy, bytes, size);
     size_t before = peak = held;
     kvs_status s = load_all(copy, size, header_only, err);
-    assert_true(peak - before <= size + ((size_t)16 << 20));
+    assert_true(peak - before <= size + ((size_t)20 << 20)); /* 16 MiB of it are caches of words: resident as far as they were used */
     assert_int_equal(held, before);
     assert_true(s == KVS_OK || s == KVS_SELF_MODEL);
     free(copy);
@@ -404,6 +404,7 @@ static void test_versions_and_magic(void **state)
 
 int main(void)
 {
+    (void)mallopt(M_MMAP_THRESHOLD, 128 << 10); /* or calloc clears a tokenizer's caches of words by hand, 16 MiB a try */
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cut_at_every_byte),
         cmocka_unit_test(test_cut_at_every_byte_of_a_real_file),
