@@ -1,4 +1,4 @@
-/* quantize.c - `kvasir quantize IN OUT TYPE`: a GGUF file with F32, F16 or BF16 weights into a smaller one.
+/* quantize.c - `kvasir quantize IN OUT TYPE`: a GGUF file with F32, F16 or BF16 weights into one of another type.
  *
  * Which tensor gets which type is quantize_mix.c's. Keys are copied byte for byte, but for general.file_type and
  * general.quantization_version. The file is written beside its name and renamed at the end, so that OUT is whole or not there.

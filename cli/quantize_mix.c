@@ -15,7 +15,8 @@
 #include <string.h>
 
 static const struct cli_quant_target targets[] = {
-    {"f16", MDL_F16, 1, CLI_MIX_NONE},        {"bf16", MDL_BF16, 32, CLI_MIX_NONE},
+    {"f32", MDL_F32, 0, CLI_MIX_NONE},        {"f16", MDL_F16, 1, CLI_MIX_NONE},
+    {"bf16", MDL_BF16, 32, CLI_MIX_NONE},
     {"q8_0", MDL_Q8_0, 7, CLI_MIX_NONE},      {"q4_0", MDL_Q4_0, 2, CLI_MIX_NONE},
     {"q4_1", MDL_Q4_1, 3, CLI_MIX_NONE},      {"q5_0", MDL_Q5_0, 8, CLI_MIX_NONE},
     {"q5_1", MDL_Q5_1, 9, CLI_MIX_NONE},      {"q2_k", MDL_Q2_K, 10, CLI_MIX_NONE},

@@ -23,7 +23,7 @@ struct cli_quant_target {
 };
 
 #define CLI_QUANT_NAMES                                                                              \
-    "f16, bf16, q8_0, q6_k, q5_k, q5_1, q5_0, q4_k, q4_1, q4_0, q3_k, q2_k, iq4_nl, iq4_xs, mxfp4, " \
+    "f32, f16, bf16, q8_0, q6_k, q5_k, q5_1, q5_0, q4_k, q4_1, q4_0, q3_k, q2_k, iq4_nl, iq4_xs, mxfp4, " \
     "or a mix: q5_k_m, q5_k_s, q4_k_m, q4_k_s, q3_k_l, q3_k_m, q3_k_s"
 
 const struct cli_quant_target *cli_quant_target(const char *name); /* any case; NULL: no such name */

@@ -11,6 +11,7 @@
 bool eng_quantize_known(mdl_type type)
 {
     switch (type) {
+    case MDL_F32:
     case MDL_F16:
     case MDL_BF16:
     case MDL_Q8_0:
@@ -37,6 +38,12 @@ static bool put_bf16(float x, uint8_t *out)
     b = (b + 0x7fffu + (b >> 16 & 1u)) >> 16;
     kvs_store_u16(out, (uint16_t)b);
     return isfinite(x) && (b & 0x7f80u) != 0x7f80u;
+}
+
+static bool put_full(float x, uint8_t *out)
+{
+    kvs_store_u32(out, eng_f32_bits(x));
+    return isfinite(x);
 }
 
 /* 1 / d; 0 where that is no number to work with (an empty block, or one so small that its f16 scale is 0 anyway). */
@@ -163,6 +170,12 @@ static bool quantize_block(mdl_type type, const float *x, uint8_t *out)
 bool eng_quantize(mdl_type type, const float *x, size_t n, uint8_t *out)
 {
     bool good = true;
+    if (type == MDL_F32) {
+        for (size_t i = 0; i < n; i++) {
+            good = put_full(x[i], out + 4 * i) && good;
+        }
+        return good;
+    }
     if (type == MDL_F16 || type == MDL_BF16) {
         for (size_t i = 0; i < n; i++) {
             good = (type == MDL_F16 ? put_half(x[i], out + 2 * i) : put_bf16(x[i], out + 2 * i)) && good;

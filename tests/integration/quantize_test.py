@@ -102,6 +102,22 @@ def test_gguf_package_reads_the_same_blocks():
         assert changed == 36 and len(r.tensors) == len(before)
 
 
+def test_f32_is_what_16_bits_say():
+    numpy, gguf = gguf_package()
+    for kind in ("f16", "bf16"):
+        path = os.path.join(FOLDER, "wide.gguf")
+        r = run(["kvasir", "quantize", quantized(kind), path, "F32"])
+        assert r.returncode == 0, r.stderr
+        narrow = {t.name: t for t in gguf.GGUFReader(quantized(kind)).tensors}
+        wide = gguf.GGUFReader(path)
+        assert wide.fields["general.file_type"].parts[-1][0] == 0
+        for t in wide.tensors:
+            assert t.tensor_type.name == "F32" and t.data.dtype == numpy.float32
+            want = gguf.quants.dequantize(numpy.array(narrow[t.name].data), narrow[t.name].tensor_type)
+            assert want.astype("<f4").tobytes() == t.data.tobytes(), f"{kind}: {t.name} differs"
+        os.remove(path)
+
+
 def types_of(path):
     from gguf import GGUFReader
     return {t.name: t.tensor_type.name for t in GGUFReader(path).tensors}

@@ -97,7 +97,13 @@ static void test_refusals(void **state)
         x[200] = 3e38f; /* scales are beyond f16 */
         assert_false(eng_quantize(searched[t].type, x, 256, out));
     }
-    assert_false(eng_quantize_known(MDL_F32) || eng_quantize(MDL_F32, x, 256, out));
+    assert_false(eng_quantize_known((mdl_type)24) || eng_quantize((mdl_type)24, x, 256, out)); /* I8 */
+    static const float odd[] = {0x1.fffffep+127f, -0.0f, 0x1p-149f};
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_true(eng_quantize(MDL_F32, &odd[i], 1, out));
+        assert_memory_equal(out, &odd[i], 4);
+        assert_false(eng_quantize(MDL_F32, &bad[i], 1, out));
+    }
 }
 
 /* Half a step and the rounding of the scale: what a type costs, seen through the op tables' own reading. */
