@@ -518,7 +518,7 @@ void rtr_dispatch_destroy(struct rtr_dispatch *d)
         return;
     rtr_members_destroy(d);
     net_rpc_destroy(d->rpc);
-    rtr_flushes_destroy(d);
+    rtr_orders_destroy(d);
     while (d->peer_count) {
         struct rtr_peer *p = d->peers[--d->peer_count];
         free(p->header);

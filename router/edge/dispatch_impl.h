@@ -10,7 +10,7 @@
 #include "net/rpc.h"
 #include "router/edge/answer.h"
 #include "router/edge/dispatch.h"
-#include "router/edge/flush.h"
+#include "router/edge/orders.h"
 #include "router/edge/misfits.h"
 #include "router/edge/recent.h"
 #include "sys/metrics.h"
@@ -114,7 +114,7 @@ struct rtr_dispatch {
     uint64_t replaced_seen, resumed_seen, moved_seen; /* of the core's counts: what the metrics have already */
     struct rtr_recent recent;
     struct rtr_misfits misfits;
-    struct rtr_flush *flushes; /* orders under way */
+    struct rtr_order *orders; /* orders under way */
     struct kvs_buf scratch; /* one message being encoded, or one piece of answer */
     struct kvs_arena arena; /* one message being decoded */
     struct {

@@ -3,7 +3,7 @@
  * for a generation it is called once more when the loop has an answer (the connection was suspended until then).
  * A refusal on the first call says "Connection: close": where such a request ends is not known. All other errors leave the connection usable.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "router/edge/flush.h"
+#include "router/edge/orders.h"
 #include "router/edge/http.h"
 
 #include "net/http_gate.h"

@@ -64,7 +64,7 @@ void rtr_peer_down(struct rtr_dispatch *d, struct rtr_peer *p, const char *why)
 {
     KVS_WARN("worker lost", "worker=%s cause=\"%s\"", p->id, why);
     leave_core(d, p);
-    rtr_flush_down(d, p->conn);
+    rtr_order_down(d, p->conn);
     for (uint32_t i = 0; i < d->peer_count; i++) {
         if (d->peers[i] == p) {
             d->peers[i] = d->peers[--d->peer_count];
@@ -357,7 +357,7 @@ void rtr_peer_end(struct rtr_dispatch *d, struct rtr_peer *p, uint32_t stream, c
         else
             p->load_stream = 0;
         net_rpc_close(d->rpc, p->conn, KVS_PEER_LOST, "the worker ended a call that must stay open");
-    } else if (rtr_flush_end(d, p->conn, stream, end)) {
+    } else if (rtr_order_end(d, p->conn, stream, end)) {
         return;
     } else if (take_call(p, stream, &c)) {
         char text[320];

@@ -1,7 +1,7 @@
-/* flush.c - see flush.h. Every call has a deadline of its own (net/rpc), so an order ends within that, whatever a worker does. One kind of
+/* orders.c - see orders.h. Every call has a deadline of its own (net/rpc), so an order ends within that, whatever a worker does. One kind of
  * order is under way as long as a worker has not answered it: a drain or a role that was only sent may have reached nobody.
  * SPDX-License-Identifier: Apache-2.0 */
-#include "router/edge/flush.h"
+#include "router/edge/orders.h"
 
 #include "base/json.h"
 #include "proto/wire.h"
@@ -20,8 +20,8 @@ struct told {
     char worker[MSG_ID_MAX];
     struct msg_end end;
 };
-struct rtr_flush {
-    struct rtr_flush *next;
+struct rtr_order {
+    struct rtr_order *next;
     struct rtr_exchange *x;
     char worker[MSG_ID_MAX]; /* "": all */
     msg_method method;       /* MSG_CACHE_FLUSH, MSG_DRAIN, MSG_SET_ROLE */
@@ -30,7 +30,7 @@ struct rtr_flush {
     struct told *told; /* owned */
 };
 
-static kvs_status write_reply(const struct rtr_flush *f, struct kvs_buf *out)
+static kvs_status write_reply(const struct rtr_order *f, struct kvs_buf *out)
 {
     struct kvs_json j;
     uint64_t tokens = 0;
@@ -57,7 +57,7 @@ static kvs_status write_reply(const struct rtr_flush *f, struct kvs_buf *out)
     return kvs_json_end(&j);
 }
 
-static void reply_flushed(const struct rtr_flush *f)
+static void reply_flushed(const struct rtr_order *f)
 {
     struct kvs_buf body;
     kvs_buf_init(&body, REPLY_MAX);
@@ -73,7 +73,7 @@ static void reply_flushed(const struct rtr_flush *f)
 }
 
 /* A drain or a role: the one worker has taken the order, or it failed. */
-static void reply_taken(const struct rtr_flush *f)
+static void reply_taken(const struct rtr_order *f)
 {
     const struct msg_end *end = &f->told[0].end;
     struct rtr_fault fault = {0};
@@ -93,7 +93,7 @@ static void reply_taken(const struct rtr_flush *f)
     rtr_exchange_reply(f->x, said);
 }
 
-static void finish(struct rtr_dispatch *d, struct rtr_flush *f)
+static void finish(struct rtr_dispatch *d, struct rtr_order *f)
 {
     if (f->method == MSG_CACHE_FLUSH)
         reply_flushed(f);
@@ -105,7 +105,7 @@ static void finish(struct rtr_dispatch *d, struct rtr_flush *f)
     free(f);
 }
 
-static void refuse(struct rtr_dispatch *d, struct rtr_flush *f, kvs_status status, const char *text)
+static void refuse(struct rtr_dispatch *d, struct rtr_order *f, kvs_status status, const char *text)
 {
     struct rtr_fault fault = {0};
     (void)rtr_fail(&fault, status, NULL, "%s%s", text, f->worker);
@@ -119,8 +119,8 @@ static void refuse(struct rtr_dispatch *d, struct rtr_flush *f, kvs_status statu
 /* Answers those orders that wait for nobody any more. */
 static void settle(struct rtr_dispatch *d)
 {
-    for (struct rtr_flush **at = &d->flushes; *at;) {
-        struct rtr_flush *f = *at;
+    for (struct rtr_order **at = &d->orders; *at;) {
+        struct rtr_order *f = *at;
         if (f->waiting) {
             at = &f->next;
             continue;
@@ -130,7 +130,7 @@ static void settle(struct rtr_dispatch *d)
     }
 }
 
-static void tell(struct rtr_dispatch *d, struct rtr_flush *f, const struct rtr_peer *p)
+static void tell(struct rtr_dispatch *d, struct rtr_order *f, const struct rtr_peer *p)
 {
     struct told *t = &f->told[f->count++];
     *t = (struct told){.conn = p->conn};
@@ -149,14 +149,14 @@ static void tell(struct rtr_dispatch *d, struct rtr_flush *f, const struct rtr_p
 
 struct submission {
     struct rtr_dispatch *d;
-    struct rtr_flush *f;
+    struct rtr_order *f;
 };
 
 static void run(void *arg)
 {
     struct submission *s = arg;
     struct rtr_dispatch *d = s->d;
-    struct rtr_flush *f = s->f;
+    struct rtr_order *f = s->f;
     free(s);
     f->told = calloc(d->peer_count + 1, sizeof(*f->told));
     if (!f->told) {
@@ -170,15 +170,15 @@ static void run(void *arg)
         refuse(d, f, KVS_REQ_NOT_FOUND, f->worker[0] ? "kvasir status lists the workers that are connected; there is none of the name " : "no worker is connected");
         return;
     }
-    f->next = d->flushes;
-    d->flushes = f;
+    f->next = d->orders;
+    d->orders = f;
     settle(d);
 }
 
 kvs_status rtr_dispatch_order(struct rtr_dispatch *d, const char *worker, msg_method method, msg_role role, struct rtr_exchange *x)
 {
     struct submission *s = calloc(1, sizeof(*s));
-    struct rtr_flush *f = calloc(1, sizeof(*f));
+    struct rtr_order *f = calloc(1, sizeof(*f));
     kvs_status st = s && f ? KVS_OK : KVS_SELF_NOMEM;
     if (st == KVS_OK) {
         *s = (struct submission){.d = d, .f = f};
@@ -197,9 +197,9 @@ kvs_status rtr_dispatch_order(struct rtr_dispatch *d, const char *worker, msg_me
     return st;
 }
 
-bool rtr_flush_end(struct rtr_dispatch *d, net_conn conn, uint32_t stream, const struct msg_end *end)
+bool rtr_order_end(struct rtr_dispatch *d, net_conn conn, uint32_t stream, const struct msg_end *end)
 {
-    for (struct rtr_flush *f = d->flushes; f; f = f->next) {
+    for (struct rtr_order *f = d->orders; f; f = f->next) {
         for (uint32_t i = 0; i < f->count; i++) {
             struct told *t = &f->told[i];
             if (t->conn != conn || t->stream != stream)
@@ -215,9 +215,9 @@ bool rtr_flush_end(struct rtr_dispatch *d, net_conn conn, uint32_t stream, const
     return false;
 }
 
-void rtr_flush_down(struct rtr_dispatch *d, net_conn conn)
+void rtr_order_down(struct rtr_dispatch *d, net_conn conn)
 {
-    for (struct rtr_flush *f = d->flushes; f; f = f->next) {
+    for (struct rtr_order *f = d->orders; f; f = f->next) {
         for (uint32_t i = 0; i < f->count; i++) {
             if (f->told[i].conn != conn)
                 continue;
@@ -230,9 +230,9 @@ void rtr_flush_down(struct rtr_dispatch *d, net_conn conn)
     settle(d);
 }
 
-void rtr_flushes_destroy(struct rtr_dispatch *d)
+void rtr_orders_destroy(struct rtr_dispatch *d)
 {
-    for (struct rtr_flush *f = d->flushes; f; f = f->next)
+    for (struct rtr_order *f = d->orders; f; f = f->next)
         f->waiting = 0;
     settle(d);
 }
