@@ -129,6 +129,7 @@ static inline void bench_init(struct bench *b, uint32_t pages, uint32_t chunk, u
     b->now = 100;
     step(b, (struct pfw_event){.kind = PFW_EV_PEER_UP, .peer = PEER});
 }
+
 static inline void bench_fini(struct bench *b)
 {
     pfw_destroy(b->p);
@@ -140,11 +141,13 @@ static inline void bench_fini(struct bench *b)
     fake_kv_fini(&b->kv);
 }
 
-static inline void call(struct bench *b, uint32_t stream, const int32_t *ids, uint32_t tokens, uint64_t deadline)
+/* Blocks first .. end - 1 of both groups are wanted; with logits: PREFILL, without: FETCH. */
+static inline void call_for(struct bench *b, uint32_t stream, const int32_t *ids, uint32_t tokens, uint32_t first, uint32_t end,
+                            bool logits, uint64_t deadline)
 {
     struct msg_want wants[128];
     uint32_t n = 0;
-    for (uint32_t i = 0; i < (tokens + 3) / 4; i++)
+    for (uint32_t i = first; i < end; i++)
         for (uint32_t g = 0; g < 2; g++)
             wants[n++] = (struct msg_want){i, g};
     struct msg_prefill m = {.request = stream,
@@ -155,17 +158,24 @@ static inline void call(struct bench *b, uint32_t stream, const int32_t *ids, ui
                             .token_count = tokens,
                             .wants = wants,
                             .want_count = n,
-                            .logits = true};
+                            .logits = logits};
     step(b, (struct pfw_event){.kind = PFW_EV_CALL,
                                .conn = CONN,
                                .stream = stream,
                                .peer = PEER,
-                               .call = {.msg = &m, .deadline_us = deadline}});
+                               .call = {.msg = &m, .fetch = !logits, .deadline_us = deadline}});
 }
+
+static inline void call(struct bench *b, uint32_t stream, const int32_t *ids, uint32_t tokens, uint64_t deadline)
+{
+    call_for(b, stream, ids, tokens, 0, (tokens + 3) / 4, true, deadline);
+}
+
 static inline void stream_event(struct bench *b, pfw_event_kind kind, uint32_t stream)
 {
     step(b, (struct pfw_event){.kind = kind, .conn = CONN, .stream = stream});
 }
+
 static inline bool begin_step(struct bench *b)
 {
     bool any = wrk_sched_next_step(b->s) != NULL;
@@ -174,17 +184,20 @@ static inline bool begin_step(struct bench *b)
         fake_run(&b->kv, b->s, wrk_sched_in_flight(b->s), b->results, b->rows);
     return any;
 }
+
 static inline void layer(struct bench *b, uint32_t layers)
 {
     const struct wrk_step *st = wrk_sched_in_flight(b->s);
     step(b, (struct pfw_event){.kind = PFW_EV_LAYER, .layer = {.step = st ? st->id : 0, .layers = layers}});
 }
+
 static inline void end_step(struct bench *b, kvs_status status)
 {
     const struct wrk_step *st = wrk_sched_in_flight(b->s);
     assert_true(wrk_sched_step_done(b->s, st->id, status, status == KVS_OK ? b->results : NULL));
     step(b, (struct pfw_event){.kind = PFW_EV_STEP_DONE});
 }
+
 static inline void run_all(struct bench *b)
 {
     for (int i = 0; begin_step(b); i++) {
@@ -192,10 +205,12 @@ static inline void run_all(struct bench *b)
         end_step(b, KVS_OK);
     }
 }
+
 static inline uint32_t held(const struct bench *b)
 {
     return wrk_sched_pages(b->s, 0).held;
 }
+
 static inline void expect_page(const struct bench *b, uint32_t i, uint32_t block, uint32_t group)
 {
     assert_true(i < b->send_count);
@@ -207,6 +222,7 @@ static inline void expect_page(const struct bench *b, uint32_t i, uint32_t block
     assert_int_equal(a->send.header.bytes, b->l.group[group].page_bytes);
     assert_int_equal(a->send.peer, PEER);
 }
+
 /* What the page holds now is what a plain pass over the prompt puts there. */
 static inline void expect_content(struct bench *b, uint32_t i, const int32_t *ids, uint32_t tokens)
 {

@@ -537,21 +537,7 @@ static void test_found_pages_leave_at_admission(void **state)
 
 static void fetch(struct bench *b, uint32_t stream, const int32_t *ids, uint32_t tokens, uint32_t first_block)
 {
-    struct msg_want wants[64];
-    uint32_t n = 0;
-    for (uint32_t i = first_block; i < tokens / 4; i++)
-        for (uint32_t g = 0; g < 2; g++)
-            wants[n++] = (struct msg_want){i, g};
-    struct msg_prefill m = {.request = stream,
-                            .xfer = 1000 + stream,
-                            .sink_epoch = 5,
-                            .nonce = 6,
-                            .tokens = ids,
-                            .token_count = tokens,
-                            .wants = wants,
-                            .want_count = n};
-    step(b, (struct pfw_event){
-                .kind = PFW_EV_CALL, .conn = CONN, .stream = stream, .peer = PEER, .call = {.msg = &m, .fetch = true}});
+    call_for(b, stream, ids, tokens, first_block, tokens / 4, false, 0);
 }
 
 static void test_fetch_sends_what_is_there_and_computes_nothing(void **state)
