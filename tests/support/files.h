@@ -1,5 +1,5 @@
 /* files.h - where tests find data that may be absent, and whole files as heap copies of exactly their size
- * (a sanitizer sees nothing past the end of a mapping).
+ * (a sanitizer sees nothing past the end of a mapping); how many files a test has open.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_TESTS_SUPPORT_FILES_H
 #define KVS_TESTS_SUPPORT_FILES_H
@@ -15,5 +15,7 @@ bool tst_smollm2_path(char *out, size_t cap);
 bool tst_model_path(const char *variable, const char *file, char *out, size_t cap);
 /* Reads at most max bytes (0: all). The caller frees; NULL when the file cannot be read. */
 uint8_t *tst_file_read(const char *path, size_t max, size_t *size_out);
+/* How many descriptors this process has open (the one that looks is always one of them). */
+int tst_descriptors(void);
 
 #endif

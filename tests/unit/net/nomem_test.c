@@ -13,9 +13,9 @@
 #include "net/http_gate.h"
 #include "net/ops_http.h"
 #include "sys/clock.h"
+#include "tests/support/files.h"
 #include "tests/support/nomem.h"
 #include <arpa/inet.h>
-#include <dirent.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -203,24 +203,13 @@ static int ask(const char *path, size_t *length_out)
     return n < 12 ? 0 : (int)strtol(answer + 9, NULL, 10);
 }
 
-static int descriptors(void)
-{
-    int n = 0;
-    DIR *d = opendir("/proc/self/fd");
-    while (readdir(d) != NULL) {
-        n++;
-    }
-    closedir(d);
-    return n;
-}
-
 static const struct net_ops_config config = {.listen = "127.0.0.1:0", .metrics = metrics, .ready = ready};
 
 static void test_server_start(void **state)
 {
     (void)state;
     int64_t live = tst_nomem_live() - pages, n = 0;
-    int fds = descriptors();
+    int fds = tst_descriptors();
     for (bool fired = true; fired; n++) {
         struct kvs_error err = {0};
         struct net_ops *o = NULL;
@@ -238,7 +227,7 @@ static void test_server_start(void **state)
         }
         net_ops_stop(o);
         assert_true(settles(live));
-        assert_int_equal(descriptors(), fds);
+        assert_int_equal(tst_descriptors(), fds);
     }
     printf("start: %lld allocations\n", (long long)n - 1);
     assert_true(n > 2);

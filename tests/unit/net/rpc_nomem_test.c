@@ -8,13 +8,13 @@
 #include <stdint.h>
 
 #include <cmocka.h>
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "rpc_harness.h"
 #include "sys/clock.h"
+#include "tests/support/files.h"
 #include "tests/support/nomem.h"
 
 #define WHOLE_MS 10000u
@@ -26,17 +26,6 @@ static struct endpoint a, b;
 static bool counts(void)
 {
     return !ours;
-}
-
-static int descriptors(void)
-{
-    int n = 0;
-    DIR *d = opendir("/proc/self/fd");
-    while (readdir(d) != NULL) {
-        n++;
-    }
-    closedir(d);
-    return n;
 }
 
 static void serve(struct endpoint *e, net_conn conn, uint32_t stream, const struct msg_call *c)
@@ -146,10 +135,10 @@ static void stop(void)
 static bool settles(int64_t live, int fds)
 {
     uint64_t end_us = kvs_now_us() + 5000000;
-    while ((tst_nomem_live() != live || descriptors() != fds) && kvs_now_us() < end_us) {
+    while ((tst_nomem_live() != live || tst_descriptors() != fds) && kvs_now_us() < end_us) {
         kvs_sleep_us(500);
     }
-    return tst_nomem_live() == live && descriptors() == fds;
+    return tst_nomem_live() == live && tst_descriptors() == fds;
 }
 
 static void test_streams(void **state)
@@ -160,7 +149,7 @@ static void test_streams(void **state)
     stop(); /* what libraries open once is open now */
     kvs_sleep_us(100000);
     int64_t live = tst_nomem_live(), n = 0;
-    int fds = descriptors();
+    int fds = tst_descriptors();
     for (bool fired = true; fired; n++) {
         start();
         tst_nomem_arm(n);
@@ -169,7 +158,7 @@ static void test_streams(void **state)
         stop();
         if (!settles(live, fds)) {
             fail_msg("allocation %lld fails: %lld blocks and %d descriptors are left over", (long long)n,
-                     (long long)(tst_nomem_live() - live), descriptors() - fds);
+                     (long long)(tst_nomem_live() - live), tst_descriptors() - fds);
         }
     }
     printf("%lld allocations\n", (long long)n - 1);
@@ -180,7 +169,7 @@ static void test_create(void **state)
 {
     (void)state;
     int64_t live = tst_nomem_live(), n = 0;
-    int fds = descriptors();
+    int fds = tst_descriptors();
     for (bool fired = true; fired; n++) {
         const struct msg_hello self = {.protocol_min = 1, .protocol_max = 1, .role = MSG_ROLE_CLIENT, .epoch = 5, .id = "x"};
         const struct net_rpc_handlers h = {0};
