@@ -227,10 +227,13 @@ static void test_pages(void **state)
         fail_each(*state, &pages[i]);
 }
 
+/* The allocation that failed may have been that of the worker's stream (the End of a call before): then the order finds no worker, and says so. */
 static void check_order(const struct rig_got *g)
 {
     if (g->status == 200)
         assert_true(strstr(kvs_buf_text(&g->body), "\"workers\":[{") || strstr(kvs_buf_text(&g->body), "\"role\":"));
+    else if (g->status == 404)
+        assert_non_null(strstr(kvs_buf_text(&g->body), "connected"));
     else
         check_error(g);
 }
