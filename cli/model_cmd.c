@@ -100,6 +100,8 @@ static void print_parts(const struct mdl_card *c)
     if (c->latent.kv_rank != 0)
         printf("latent         rank %u, with %u rotated; queries' rank %u\n", c->latent.kv_rank, c->rope.dims,
                c->latent.q_rank);
+    if (c->scale.score_cap != 0)
+        printf("scores         capped at %g\n", (double)c->scale.score_cap);
     if (c->scale.softcap != 0)
         printf("logits         capped at %g\n", (double)c->scale.softcap);
 }

@@ -459,6 +459,7 @@ static kvs_status load(const struct mdl_gguf *g, const struct eng_load_options *
         uint32_t window = mdl_card_window(c, l);
         m->layer[l].attention = (struct eng_attention){
             .scale = c->scale.attention != 0 ? c->scale.attention : 1.0f / sqrtf((float)c->key_dim),
+            .cap = c->scale.score_cap,
             .window = window,
             .rotation = window != 0 && c->rope.window_base != 0 ? 1 : 0};
     }

@@ -12,6 +12,7 @@ typedef enum eng_activation { ENG_SILU, ENG_GELU, ENG_CLAMPED_SWIGLU } eng_activ
 /* How a layer attends; filled from the card, changed by architectures whose layers differ. */
 struct eng_attention {
     float scale;       /* of scores */
+    float cap;         /* of scaled scores: c * tanh(score / c); 0: none */
     uint32_t window;   /* keys visible, self included; 0: all */
     uint32_t rotation; /* which of the model's tables, or ENG_ROTATION_NONE */
 };

@@ -69,6 +69,7 @@ struct mdl_card {
         float attention;           /* of scores; 0: 1 / sqrt(key_dim) */
         float logit;               /* logits are divided by it */
         float softcap;             /* c: logits become c * tanh(logit / c); 0: they stay */
+        float score_cap;           /* the same for attention's scores */
     } scale;
     int32_t bos, eos, eot, unk, pad; /* -1 when absent */
     int32_t eog[16];         /* ids that end generation: eos, eot, eom and their like */

@@ -105,6 +105,7 @@ static const struct known_key {
     {"rope.scaling.yarn_ext_factor", 0, ONLY, 1},
     {"rope.scaling.yarn_attn_factor", 0, ONLY, 1},
     {"use_parallel_residual", 0, ONLY, 0},
+    {"attn_logit_softcapping", MDL_KEYS_GEMMA, ANY, 0},
     {"attn_logit_softcapping", 0, ONLY, 0},
     {"final_logit_softcapping", MDL_KEYS_GEMMA, ANY, 0},
     {"mm.tokens_per_image", MDL_KEYS_GEMMA, ANY, 0}, /* says nothing about text */
@@ -299,7 +300,7 @@ kvs_status mdl_card_read_window(struct mdl_card *c, const struct mdl_card_reader
 
 kvs_status mdl_card_read_scales(struct mdl_card *c, const struct mdl_card_reader *r)
 {
-    double embedding = 1, residual = 1, attention = 0, logit = 1, softcap = 0;
+    double embedding = 1, residual = 1, attention = 0, logit = 1, softcap = 0, score_cap = 0;
     kvs_status s = KVS_OK;
     if ((r->arch->keys & MDL_KEYS_SCALES) != 0) {
         s = mdl_card_optional_f64(r, "embedding_scale", 1e-6, 1e6, &embedding);
@@ -315,11 +316,14 @@ kvs_status mdl_card_read_scales(struct mdl_card *c, const struct mdl_card_reader
         embedding = sqrt((double)c->width);
         attention = c->layers == 62 ? 1.0 / sqrt((double)c->width / c->heads) : 0;
         s = mdl_card_optional_f64(r, "final_logit_softcapping", 0, 1e6, &softcap);
+        if (s == KVS_OK)
+            s = mdl_card_optional_f64(r, "attn_logit_softcapping", 0, 1e6, &score_cap);
     }
     c->scale.embedding = (float)embedding;
     c->scale.residual = (float)residual;
     c->scale.attention = (float)attention;
     c->scale.logit = (float)logit;
     c->scale.softcap = (float)softcap;
+    c->scale.score_cap = (float)score_cap;
     return s;
 }

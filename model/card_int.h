@@ -19,7 +19,7 @@ enum {
     MDL_KEYS_SCALES = 1u << 2,  /* embedding_scale, residual_scale, attention.scale, logit_scale */
     MDL_KEYS_STATE = 1u << 3,   /* ssm.* */
     MDL_KEYS_LATENT = 1u << 4,  /* lora ranks, *_mla lengths, yarn_log_multiplier */
-    MDL_KEYS_GEMMA = 1u << 5,   /* final_logit_softcapping, what the picture part of the model has */
+    MDL_KEYS_GEMMA = 1u << 5,   /* soft caps, what the picture part of the model has */
 };
 
 /* How an architecture's layers remember. */

@@ -149,6 +149,7 @@ void eng_attend(struct eng_run *r, uint32_t layer)
     struct eng_attn_rows rows;
     const struct eng_layer *l = &r->m->layer[layer];
     rows.scale = l->attention.scale;
+    rows.cap = l->attention.cap;
     rows.window = l->attention.window;
     for (uint64_t t; (t = eng_team_ticket(r->self)) < tasks;) {
         const struct eng_attn_item *it = &c->item[t / (k->kv_heads * chunks)];

@@ -60,6 +60,7 @@ struct eng_attn_rows {
     uint32_t pos[ENG_ATTN_ROWS];
     uint32_t count;
     float scale;
+    float cap;       /* c: scores become c * tanh(score / c); 0: they stay */
     uint32_t window; /* keys that a row sees, its own included; 0: all. Blocks before all rows' windows are not read. */
 };
 static inline uint32_t eng_first_key(uint32_t pos, uint32_t window)

@@ -34,6 +34,8 @@ MODELS = [
     ("tiny-granitehybrid", None, CONTEXT, [[STATE], [FULL], [STATE]], 0.001, 0.005),
     ("tiny-falcon-h1", None, CONTEXT, [[FULL, STATE]] * 2, 0.001, 0.005),
     ("tiny-smollm3", None, CONTEXT, [[FULL]] * 5, 0.0005, 0),  # ours, from here on: tests/vectors/engine
+    ("tiny-biased", None, CONTEXT, [[FULL]] * 2, 0.0005, 0),
+    ("tiny-gemma3-caps", None, CONTEXT, [[FULL if i == 2 else WINDOWED] for i in range(4)], 0.0005, 0),
     ("tiny-deepseek2-lite", None, CONTEXT, [[FULL]] * 3, 0.0005, 0),
     ("tiny-deepseek2-v3", None, CONTEXT, [[FULL]] * 3, 0.0005, 0),
     ("tiny-granitehybrid-moe", None, CONTEXT, [[STATE], [FULL], [STATE]], 0.0005, 0),

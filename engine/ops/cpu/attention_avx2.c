@@ -365,12 +365,17 @@ static struct tile tile_of(const struct eng_kv_view *kv, uint32_t t0, uint32_t f
 /* --- one tile --- */
 
 /* Scores of one row become probabilities; its running m, lanes and o follow. Keys first .. keys - 1 are seen; lanes: a
- * multiple of 32 that holds keys. */
-static void softmax_row(float *p, uint32_t first, uint32_t keys, uint32_t lanes, float scale, float *m_io, float *lane,
-                        float *o, uint32_t dim)
+ * multiple of 32 that holds keys. Capped scores are scaled before the mask, which no cap may touch. */
+static void softmax_row(float *p, uint32_t first, uint32_t keys, uint32_t lanes, const struct eng_attn_rows *r,
+                        float *m_io, float *lane, float *o, uint32_t dim)
 {
-    const __m256 vs = _mm256_set1_ps(scale), none = _mm256_set1_ps(-INFINITY);
+    const bool capped = r->cap != 0.0f;
+    const __m256 vs = _mm256_set1_ps(capped ? 1.0f : r->scale), none = _mm256_set1_ps(-INFINITY);
     __m256 top = none;
+    if (capped) {
+        eng_avx2_scale(p, r->scale, lanes);
+        eng_avx2_softcap(p, r->cap, lanes);
+    }
     for (uint32_t j = 0; j < first; j++) {
         p[j] = -INFINITY;
     }
@@ -413,7 +418,7 @@ static void tile_rows(const struct eng_kv_view *kv, const struct tile *t, const 
     for (uint32_t i = 0; i < n; i++) {
         uint32_t visible = r->pos[first + i] + 1 - t0, from = eng_first_key(r->pos[first + i], r->window);
         from = from <= t0 ? 0 : from - t0 < lanes ? from - t0 : lanes;
-        softmax_row(s->prob + i * ENG_TILE, from, visible < lanes ? visible : lanes, lanes, r->scale, &s->m[first + i],
+        softmax_row(s->prob + i * ENG_TILE, from, visible < lanes ? visible : lanes, lanes, r, &s->m[first + i],
                     s->lanes + (first + i) * 16, o + (size_t)i * s->value_stride, kv->value_dim);
     }
     values(t, kv->value_dim, keys, s->prob, o, s->value_stride, n, ahead);

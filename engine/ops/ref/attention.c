@@ -89,8 +89,8 @@ void eng_ref_kv_write(const struct eng_kv_view *kv, uint32_t pos, const float *k
 }
 
 /* One tile of one row: keys t0 + first .. t0 + n - 1, n <= 64. */
-static void tile(const struct eng_kv_view *kv, uint32_t t0, uint32_t first, uint32_t n, const float *q, float scale,
-                 float *m_io, float lanes[16], float *o)
+static void tile(const struct eng_kv_view *kv, uint32_t t0, uint32_t first, uint32_t n, const float *q,
+                 const struct eng_attn_rows *r, float *m_io, float lanes[16], float *o)
 {
     float score[ENG_TILE], tile_max = -INFINITY;
     for (uint32_t j = first; j < n; j++) {
@@ -99,7 +99,10 @@ static void tile(const struct eng_kv_view *kv, uint32_t t0, uint32_t first, uint
         for (uint32_t d = 0; d < kv->key_dim; d++) {
             acc = fmaf(key_at(kv, p, t0 + j, d), q[d], acc);
         }
-        score[j] = acc * scale;
+        score[j] = acc * r->scale;
+        if (r->cap != 0.0f) {
+            score[j] = eng_softcap(score[j], r->cap);
+        }
         tile_max = score[j] > tile_max ? score[j] : tile_max;
     }
     float m = tile_max > *m_io ? tile_max : *m_io, c = eng_exp(*m_io - m);
@@ -130,8 +133,7 @@ void eng_ref_attend(const struct eng_kv_view *kv, uint32_t first_key, const stru
         for (uint32_t t0 = first_key; t0 < first_key + ENG_SEGMENT && t0 <= r->pos[i]; t0 += ENG_TILE) {
             uint32_t n = r->pos[i] + 1 - t0, from = eng_first_key(r->pos[i], r->window);
             if (from < t0 + ENG_TILE) {
-                tile(kv, t0, from > t0 ? from - t0 : 0, n < ENG_TILE ? n : ENG_TILE, r->q[i], r->scale, &s->m[i], lanes,
-                     o);
+                tile(kv, t0, from > t0 ? from - t0 : 0, n < ENG_TILE ? n : ENG_TILE, r->q[i], r, &s->m[i], lanes, o);
             }
         }
         s->l[i] = eng_fold16(lanes);

@@ -232,6 +232,25 @@ static void test_architectures(void **state)
     }
 }
 
+/* Those whose files stand in this tree: no model of theirs is among the shared ones. */
+static void test_architectures_of_this_tree(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"smollm3", "gemma3-caps", "deepseek2-lite", "deepseek2-v3",
+                                        "granitehybrid-moe"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        char path[512];
+        size_t size;
+        (void)snprintf(path, sizeof path, KVS_SOURCE_DIR "/tests/vectors/engine/tiny-%s.gguf", names[i]);
+        uint8_t *file = tst_file_read(path, 0, &size);
+        assert_non_null(file);
+        struct sample s = sample_open(file, size, ARCH_TOKENS, 64, 80 + i);
+        check_sample(names[i], &s);
+        free(s.ids);
+        free(file);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -239,6 +258,7 @@ int main(void)
         cmocka_unit_test(test_long_context),
         cmocka_unit_test(test_stories),
         cmocka_unit_test(test_architectures),
+        cmocka_unit_test(test_architectures_of_this_tree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

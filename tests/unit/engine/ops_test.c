@@ -238,6 +238,7 @@ static void test_attention(void **state)
             c.key_dim = i == 300 ? 576 : c.key_dim;
             c.value_dim = i == 300 ? 512 : c.value_dim < c.key_dim ? c.value_dim : c.key_dim;
         }
+        c.cap = i % 7 == 3 ? 0.5f + (float)(i % 50) : 0.0f;
         if (i >= 400) {
             c.window = 1 + (uint32_t)kvs_rng_below(&r, i % 2 ? 70 : 600);
         }
@@ -277,6 +278,7 @@ static void test_attention_over_eight_bits(void **state)
                               .heads = 1 + (uint32_t)kvs_rng_below(&r, 9),
                               .type = KVC_Q8_0,
                               .values = i % 6 == 0 ? KIND_WIDE : KIND_PLAIN,
+                              .cap = i % 5 == 2 ? 1.5f : 0.0f,
                               .window = i % 3 == 0 ? 1 + (uint32_t)kvs_rng_below(&r, 150) : 0,
                               .latent = i % 8 == 5,
                               .seed = kvs_rng_next(&r)};

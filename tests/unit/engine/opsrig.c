@@ -209,6 +209,7 @@ static void set_rows(const struct attn_case *c, struct eng_attn_rows *rows, floa
     ops_fill(r, q, (size_t)c->count * c->key_dim, KIND_PLAIN);
     rows->count = c->count;
     rows->scale = 1.0f / sqrtf((float)c->key_dim);
+    rows->cap = c->cap;
     rows->window = c->window;
     uint32_t tile = c->last / ENG_TILE * ENG_TILE;
     for (uint32_t i = 0; i < c->count; i++) {

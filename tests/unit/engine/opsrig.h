@@ -37,6 +37,7 @@ struct attn_case {
     bool latent; /* the same, kept in a latent page */
     kind values;
     uint64_t seed;
+    float cap;       /* 0: none */
     uint32_t window; /* 0: none; blocks that no row sees have no page */
 };
 void ops_attention(const struct eng_ops *ops, const struct attn_case *c, float *out, uint8_t **pages_out,

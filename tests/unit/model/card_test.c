@@ -504,7 +504,10 @@ static void test_keys_of_one_architecture(void **state)
     struct mdl_card c = taken(with("gemma3", "final_logit_softcapping", F32, 30));
     assert_true(c.scale.softcap == 30.0f);
     assert_true(taken(with("gemma3", "mm.tokens_per_image", U32, 256)).scale.softcap == 0.0f);
-    refused(with("gemma3", "attn_logit_softcapping", F32, 50), "gemma3.attn_logit_softcapping: 50 is not supported");
+    c = taken(with("gemma3", "attn_logit_softcapping", F32, 50));
+    assert_true(c.scale.score_cap == 50.0f && c.scale.softcap == 0.0f);
+    refused(with("gemma3", "attn_logit_softcapping", F32, -1), "gemma3.attn_logit_softcapping: -1 is not between");
+    refused(with("llama", "attn_logit_softcapping", F32, 50), "llama.attn_logit_softcapping: 50 is not supported");
     refused(with("llama", "final_logit_softcapping", F32, 30), "llama.final_logit_softcapping: 30 is not supported");
     refused(with("llama", "mm.tokens_per_image", U32, 256), "llama.mm.tokens_per_image: not known");
     refused(with("gemma3", "final_logit_softcapping", STRING, 0), "final_logit_softcapping: its value of kind string");
