@@ -72,7 +72,7 @@ function(kvs_test name)
     set(A_LABELS unit)
   endif()
   if(NOT A_TIMEOUT)
-    set(A_TIMEOUT 120)
+    set(A_TIMEOUT 300)
   endif()
   math(EXPR A_TIMEOUT "${A_TIMEOUT} * ${KVS_SLOW}")
   # 77: the program says why it could not run (data or model absent) and ctest reports "Skipped".

@@ -149,9 +149,14 @@ static enum MHD_Result get_models(struct MHD_Connection *c, struct http_req *q, 
     return page(c, q, 200, "application/json", &b, s);
 }
 
-static kvs_status unknown_model(struct http_req *q, const char *name, struct rtr_fault *f)
+/* A model whose workers are away for the moment does exist. */
+static kvs_status unknown_model(struct http_req *q, const char *name, bool known, struct rtr_fault *f)
 {
     char names[200];
+    if (known) {
+        f->retry_after_s = 2;
+        return rtr_fail(f, KVS_BUSY_NO_WORKER, "model", "no worker of the model '%.100s' is ready; try again soon", name);
+    }
     rtr_models_names(rtr_dispatch_models(q->dispatch), names, sizeof(names));
     if (!names[0]) {
         f->retry_after_s = 2;
@@ -167,8 +172,8 @@ static enum MHD_Result get_model(struct MHD_Connection *c, struct http_req *q, c
     struct kvs_buf b;
     struct kvs_json j;
     if (!m || !atomic_load(&m->ready)) {
+        (void)unknown_model(q, name, m != NULL, &f);
         rtr_model_release(m);
-        (void)unknown_model(q, name, &f);
         return http_reply_fault(c, q, &f, NULL, false);
     }
     kvs_buf_init(&b, 4096);
@@ -203,7 +208,7 @@ static kvs_status prepare(struct http_req *q, struct rtr_submit *s, rtr_kind kin
         return st;
     s->model = rtr_models_acquire(rtr_dispatch_models(q->dispatch), s->params.model);
     if (!s->model)
-        return unknown_model(q, s->params.model, f);
+        return unknown_model(q, s->params.model, false, f);
     st = rtr_prompt(s->model, &s->params, &s->ids, &s->max_tokens, f);
     kvs_buf_fini(&q->body); /* the prompt is in s->ids; big bodies need not wait for the answer */
     return st;

@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define WAIT_US 20000000u
+#define WAIT_US 60000000u
 
 static _Noreturn void give_up(const char *what, const char *detail)
 {
@@ -112,7 +112,7 @@ struct kvt_event box_wait(struct box *b, kvt_event_kind kind, uint32_t peer)
     for (int i = 0; i < b->kept_count; i++)
         fprintf(stderr, " %d/%u/%s", (int)b->kept[i]->kind, b->kept[i]->peer, kvs_status_name(b->kept[i]->status));
     fprintf(stderr, "\n");
-    give_up("event", "did not come within 20 s");
+    give_up("event", "did not come within 60 s");
 }
 
 static uint64_t pattern_seed(uint64_t xfer, uint32_t block, uint16_t group)

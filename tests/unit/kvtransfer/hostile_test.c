@@ -144,7 +144,7 @@ static void thief_comes(bool near)
     struct helper_order o = grant(1, 700, 0);
     helper_write(&thief, &o, sizeof o); /* it knows number and nonce, but comes by another peer's worker */
     assert_true(helper_read(&thief, &done, sizeof done));
-    for (int i = 0; i < 200 && kvt_port_declined(box.port, KVT_DECLINE_XFER) < before + BLOCKS; i++)
+    for (int i = 0; i < 3000 && kvt_port_declined(box.port, KVT_DECLINE_XFER) < before + BLOCKS; i++)
         kvs_sleep_us(10000);
     assert_int_equal(kvt_port_declined(box.port, KVT_DECLINE_XFER), before + BLOCKS);
     box_check(kvt_grant_cancel(box.port, 700), "cancel"); /* the memory is ours again: look at it */

@@ -16,7 +16,7 @@
 #include "tests/support/nomem.h"
 #include "tests/unit/kvtransfer/box.h"
 
-enum { PAGE = 9000, BLOCKS = 4, EPOCH_A = 11, EPOCH_B = 22, PEER_A = 3, PEER_B = 7, WAIT_US = 10000000 };
+enum { PAGE = 9000, BLOCKS = 4, EPOCH_A = 11, EPOCH_B = 22, PEER_A = 3, PEER_B = 7, WAIT_US = 30000000 };
 
 static _Thread_local bool ours; /* this thread runs the test, not the code under test */
 

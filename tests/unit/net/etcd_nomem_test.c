@@ -160,7 +160,7 @@ static void too_late(void *user, uint64_t now_us)
 
 static void turn(void)
 {
-    kvs_timer_set(timer, kvs_now_us() + 10000000);
+    kvs_timer_set(timer, kvs_now_us() + 30000000);
     kvs_loop_run(loop);
     if (seen.late) {
         fail_msg("nothing comes: done %d, lines %u, events %u, ended %d; fired %d after %lld", seen.done, seen.lines, seen.events, seen.ended,
@@ -245,7 +245,7 @@ static void test_client(void **state)
         ours = true;
         kvs_timer_destroy(timer);
         kvs_loop_destroy(loop);
-        for (int i = 0; i < 2000 && tst_nomem_live() != live; i++) {
+        for (int i = 0; i < 30000 && tst_nomem_live() != live; i++) {
             kvs_sleep_us(1000); /* the server's threads see the end of their connections */
         }
         if (tst_nomem_live() != live) {

@@ -153,7 +153,7 @@ static int64_t pages; /* of answers: ours to allocate, libmicrohttpd's to free *
 
 static bool settles(int64_t live)
 {
-    for (int i = 0; i < 5000 && tst_nomem_live() != live + pages; i++) {
+    for (int i = 0; i < 30000 && tst_nomem_live() != live + pages; i++) {
         kvs_sleep_us(1000);
     }
     return tst_nomem_live() == live + pages;
@@ -182,7 +182,7 @@ static int ask(const char *path, size_t *length_out)
     static char answer[65536];
     char text[256];
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)strtoul(strrchr(url, ':') + 1, NULL, 10))};
-    struct timeval limit = {10, 0};
+    struct timeval limit = {30, 0};
     at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);

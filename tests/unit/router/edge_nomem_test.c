@@ -123,7 +123,7 @@ static const char completion[] = "{\"model\":\"tiny\",\"prompt\":\"hello\",\"tem
 /* Served again, at the latest when a worker whose stream was given up has come back. */
 static void check_next(const struct rig *r, const char *what, int64_t n)
 {
-    for (int i = 0; i < 500; i++) {
+    for (int i = 0; i < 3000; i++) {
         struct rig_got g;
         rig_ask(r->router, "POST", "/v1/completions", completion, &g);
         bool good = g.status == 200;
@@ -331,7 +331,7 @@ static void read_late(struct rig *r, int64_t n, bool *paused_out, bool *done_out
     r->script->pauses = 0;
     rig_send(fd, req);
     *done_out = false;
-    *paused_out = rig_wait(paused, r->script, 10000);
+    *paused_out = rig_wait(paused, r->script, 20000);
     tst_nomem_arm(n);
     uint64_t until_us = kvs_now_us() + 4 * RIG_ANSWER_MS * 1000ull;
     bool over = !*paused_out;
@@ -362,14 +362,17 @@ static void long_text(struct rig *r)
 static void test_reads_again_without_a_note(void **state)
 {
     struct rig *r = *state;
-    bool was_paused, done;
-    long_text(r);
+    bool was_paused, done, fired = false;
     http_only = true;
-    read_late(r, 0, &was_paused, &done);
-    if (!was_paused) /* the sockets took it all */
-        skip();
-    assert_true(tst_nomem_disarm());
-    assert_true(done);
+    for (int i = 0; i < 5 && !fired; i++) { /* again, where the kernel took so much that the note was out before it could fail */
+        long_text(r);
+        read_late(r, 0, &was_paused, &done);
+        fired = tst_nomem_disarm();
+        if (!was_paused) /* the sockets took it all */
+            skip();
+        assert_true(done);
+    }
+    assert_true(fired);
 }
 
 /* The loop has none to tell the worker so, or for what comes then. */
@@ -411,7 +414,7 @@ static void test_join(void **state)
         r->router = rig_router_start(NULL);
         tst_nomem_arm(n);
         r->decode = rig_worker_start(rig_control_url(r->router), "decode-0", MSG_ROLE_DECODE, NULL, r->script);
-        if (!rig_wait(ready, r, 10000))
+        if (!rig_wait(ready, r, 30000))
             fail_msg("no worker has joined after allocation %lld failed", (long long)n);
         reached = tst_nomem_disarm();
         failures += reached;

@@ -28,6 +28,7 @@ struct rig_router {
     struct rtr_http *http;
     struct kvs_thread *thread;
     char control[MSG_URL_MAX], url[MSG_URL_MAX];
+    _Atomic bool stopping;
 };
 
 static void run(void *arg)
@@ -62,19 +63,21 @@ struct rig_router *rig_router_start(const struct rig_options *o)
 
 static void stop_dispatch(void *arg)
 {
-    rtr_dispatch_stop(((struct rig_router *)arg)->dispatch);
+    struct rig_router *r = arg;
+    rtr_dispatch_stop(r->dispatch);
+    r->stopping = true;
 }
 
 static bool idle(void *arg)
 {
-    return rtr_dispatch_active(((struct rig_router *)arg)->dispatch) == 0;
+    struct rig_router *r = arg;
+    return r->stopping && rtr_dispatch_active(r->dispatch) == 0;
 }
 
 void rig_router_stop(struct rig_router *r)
 {
     assert_int_equal(kvs_loop_post(r->loop, stop_dispatch, r), KVS_OK);
-    kvs_sleep_us(20000);
-    assert_true(rig_wait(idle, r, 5000));
+    assert_true(rig_wait(idle, r, 20000));
     kvs_loop_stop(r->loop);
     kvs_thread_join(r->thread);
     rtr_http_stop(r->http);
@@ -208,7 +211,7 @@ static bool ready(void *arg)
 
 void rig_wait_ready(const struct rig_router *r)
 {
-    assert_true(rig_wait(ready, (void *)(uintptr_t)r, 5000));
+    assert_true(rig_wait(ready, (void *)(uintptr_t)r, 20000));
 }
 
 void rig_join_stream(const struct kvs_buf *body, char *text_out, size_t cap, bool *done_out, bool *error_out)
