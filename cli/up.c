@@ -294,7 +294,7 @@ static bool all_joined(const struct up *u, uint32_t *workers_out, bool *linked_o
 static void tell_waiting(const struct up *u, uint32_t workers)
 {
     fprintf(stderr, "kvasir: warning: still waiting: %u of %u workers are ready; logs in %s", workers, u->plan.workers, u->run_dir);
-    if (strcmp(u->config.discovery, "embedded") != 0)
+    if (strncmp(u->config.discovery, "etcd://", 7) == 0)
         fprintf(stderr, "; whether etcd answers says: kvasir doctor --discovery %s", u->config.discovery);
     fputc('\n', stderr);
 }

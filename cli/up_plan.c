@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#define RESTART_WAIT "180" /* as long as a start may take: a large model is read from disk and packed */
 #define AT(field) offsetof(struct cli_up_config, field)
 const struct kvs_config_row cli_up_rows[] = {
     {"up.model", "model", KVS_CFG_STRING, "smollm2", 0, CLI_PATH_MAX, NULL,
@@ -43,7 +44,7 @@ const struct kvs_config_row cli_up_rows[] = {
      AT(local_threshold)},
     {"up.deadline", "deadline", KVS_CFG_SECONDS, "600", 1, 86400, NULL, "seconds a request may take", AT(deadline_us)},
     {"up.discovery", "discovery", KVS_CFG_STRING, "embedded", 0, 256, NULL,
-     "embedded: the router keeps the registry; or etcd://HOST:PORT[,HOST:PORT]", AT(discovery)},
+     "embedded: the router keeps the registry (its control URL says the same); or etcd://HOST:PORT[,HOST:PORT]", AT(discovery)},
     {"up.etcd", "etcd", KVS_CFG_BOOL, "false", 0, 0, NULL, "start an etcd of this cluster's own and use it", AT(etcd)},
     {"up.cluster", "cluster", KVS_CFG_STRING, "default", 0, 64, NULL, "name of the cluster", AT(cluster)},
     {"up.auth_file", "auth-file", KVS_CFG_STRING, "", 0, CLI_PATH_MAX, NULL,
@@ -86,9 +87,17 @@ static void flag_u32(struct cli_daemon *d, const char *name, uint32_t value)
         flag(d, name, text);
 }
 
+/* --discovery names the router's own control URL: embedded, and --control in one. */
+static bool is_control_url(const char *text)
+{
+    return strncmp(text, "tcp://", 6) == 0 || strncmp(text, "ipc://", 6) == 0;
+}
+
 static void control_url(const struct cli_up_config *c, const struct cli_up_paths *p, char *out, size_t cap)
 {
-    if (c->control[0])
+    if (is_control_url(c->discovery))
+        (void)kvs_format(out, cap, "%s", c->discovery);
+    else if (c->control[0])
         (void)kvs_format(out, cap, "%s", c->control);
     else
         (void)kvs_format(out, cap, "ipc://%s/router.sock", p->socket_dir);
@@ -100,7 +109,7 @@ static void discovery_url(const struct cli_up_config *c, const struct cli_up_pat
     if (c->etcd)
         (void)kvs_format(out, cap, "etcd://%s", p->etcd_client);
     else
-        (void)kvs_format(out, cap, "%s", strcmp(c->discovery, "embedded") ? c->discovery : "");
+        (void)kvs_format(out, cap, "%s", strncmp(c->discovery, "etcd://", 7) ? "" : c->discovery);
 }
 
 static void plan_etcd(const struct cli_up_paths *p, struct cli_daemon *d)
@@ -134,7 +143,7 @@ static void plan_router(const struct cli_up_config *c, const struct cli_up_paths
     discovery_url(c, p, discovery, sizeof discovery);
     (void)kvs_format(d->name, sizeof d->name, "router");
     (void)kvs_format(d->program, sizeof d->program, "%s", p->bin_router);
-    if (!c->control[0])
+    if (!c->control[0] && !is_control_url(c->discovery))
         (void)kvs_format(d->socket, sizeof d->socket, "%s/router.sock", p->socket_dir);
     arg(d, d->program);
     flag(d, "--name", d->name);
@@ -148,6 +157,8 @@ static void plan_router(const struct cli_up_config *c, const struct cli_up_paths
     flag(d, "--local-threshold", number);
     (void)snprintf(number, sizeof number, "%.6f", (double)c->deadline_us / 1e6);
     flag(d, "--deadline", number);
+    if (!c->no_restart)
+        flag(d, "--restart-wait", RESTART_WAIT);
     if (c->auth_file[0])
         flag(d, "--auth-file", c->auth_file);
     flag(d, "--log-level", c->log_level);
@@ -194,11 +205,13 @@ kvs_status cli_up_plan(const struct cli_up_config *c, const struct cli_up_paths 
     if (c->decode == 0 || c->decode > CLI_UP_WORKERS_MAX || c->prefill > CLI_UP_WORKERS_MAX)
         return kvs_fail(err, KVS_SELF_CONFIG, "--decode takes 1 to %u workers, --prefill 0 to %u", CLI_UP_WORKERS_MAX,
                         CLI_UP_WORKERS_MAX);
-    bool given = strcmp(c->discovery, "embedded") != 0;
-    if (given && strncmp(c->discovery, "etcd://", 7) != 0)
-        return kvs_fail(err, KVS_SELF_CONFIG, "--discovery '%.80s' is neither etcd://HOST:PORT nor embedded",
+    bool given = strncmp(c->discovery, "etcd://", 7) == 0, own = is_control_url(c->discovery);
+    if (!given && !own && strcmp(c->discovery, "embedded") != 0)
+        return kvs_fail(err, KVS_SELF_CONFIG, "--discovery '%.80s' is neither etcd://HOST:PORT, nor embedded, nor the router's control URL",
                         c->discovery);
-    if (given && c->etcd)
+    if (own && c->control[0] && strcmp(c->control, c->discovery) != 0)
+        return kvs_fail(err, KVS_SELF_CONFIG, "--discovery and --control name two control URLs; give one of the two");
+    if ((given || own) && c->etcd)
         return kvs_fail(err, KVS_SELF_CONFIG,
                         "--etcd starts an etcd, --discovery names one that runs: give one of the two");
     if (strlen(p->socket_dir) > CLI_UP_SOCKET_DIR_MAX)

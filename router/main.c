@@ -29,7 +29,7 @@ struct router_config {
     char name[MSG_ID_MAX], cluster[MSG_ID_MAX], listen[128], control[MSG_URL_MAX], discovery[MSG_URL_MAX], advertise[128];
     char etcd_user[256], etcd_password[256], auth_file[512];
     uint32_t placement, local_threshold, max_queue, max_requests, worker_sequences, http_threads, connections, deaths, log_level;
-    uint64_t index_memory, deadline_us, drain_us, step_max_us, prefill_queue_us, client_stall_us, body_us;
+    uint64_t index_memory, deadline_us, drain_us, restart_wait_us, step_max_us, prefill_queue_us, client_stall_us, body_us;
     bool resume;
 };
 
@@ -66,6 +66,8 @@ static const struct kvs_config_row rows[] = {
     {"router.drain", "drain", KVS_CFG_SECONDS, "30", 0, 86400, NULL, "seconds that running requests have to finish after SIGTERM", AT(drain_us)},
     {"router.resume", "resume", KVS_CFG_BOOL, "true", 0, 0, NULL,
      "answers under way go on at another decode worker when theirs is lost or drains", AT(resume)},
+    {"router.restart_wait", "restart-wait", KVS_CFG_SECONDS, "0", 0, 86400, NULL,
+     "seconds that requests wait for the last decode worker when it has crashed and is started again; shorter than 2.5: that long", AT(restart_wait_us)},
     {"router.deaths", "deaths", KVS_CFG_U32, "2", 1, 1000, NULL, "workers that may die under one request until it is given up", AT(deaths)},
     {"router.index_memory", "index-memory", KVS_CFG_SIZE, "64M", 65536, 17179869184.0, NULL,
      "most memory for what is known of the workers' prefix caches: 36 bytes a block and worker", AT(index_memory)},
@@ -132,11 +134,18 @@ static void on_signal(void *user, int signal)
 /* What depends on the machine and on other settings. */
 static kvs_status fill_in(struct router_config *c, struct kvs_error *err)
 {
-    bool etcd = net_etcd_is_url(c->discovery);
-    if (!etcd && strcmp(c->discovery, "embedded") != 0)
-        return kvs_fail(err, KVS_SELF_CONFIG,
-                        "--discovery %.80s: a router takes etcd://HOST:PORT, or the word embedded (then it keeps the registry itself)",
+    bool etcd = net_etcd_is_url(c->discovery), own = strncmp(c->discovery, "tcp://", 6) == 0 || strncmp(c->discovery, "ipc://", 6) == 0;
+    if (own && c->control[0] && strcmp(c->control, c->discovery) != 0)
+        return kvs_fail(err, KVS_SELF_CONFIG, "--discovery %.80s is another router's address, and without etcd there is one router: give --control alone",
                         c->discovery);
+    if (!etcd && !own && strcmp(c->discovery, "embedded") != 0)
+        return kvs_fail(err, KVS_SELF_CONFIG,
+                        "--discovery %.80s: a router takes etcd://HOST:PORT, its own control URL, or the word embedded (it keeps the registry itself then)",
+                        c->discovery);
+    if (own) { /* what workers are given is understood here, too */
+        kvs_format(c->control, sizeof(c->control), "%s", c->discovery);
+        kvs_format(c->discovery, sizeof(c->discovery), "embedded");
+    }
     if (!c->name[0]) {
         char host[32] = "host";
         (void)gethostname(host, sizeof(host) - 1);
@@ -172,6 +181,7 @@ static kvs_status start(struct router *r, const struct router_config *c, struct 
     d.core.index_bytes = c->index_memory;
     d.core.resume = c->resume;
     d.core.deaths_max = c->deaths;
+    d.core.restart_us = c->restart_wait_us;
     if (kvs_loop_create(&r->loop) != KVS_OK || kvs_metrics_create(&r->metrics) != KVS_OK ||
         rtr_board_create(r->metrics, c->name, &r->board) != KVS_OK || kvs_timer_create(r->loop, look_whether_idle, r, &r->stop_timer) != KVS_OK ||
         kvs_loop_signals(r->loop, signals, 2, on_signal, r) != KVS_OK)

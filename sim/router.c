@@ -58,6 +58,7 @@ void sim_router_create(struct sim *s, uint32_t node)
     c.local_threshold = s->set.local_threshold;
     c.deadline_us = s->set.deadline_us;
     c.index_bytes = s->set.index_bytes;
+    c.restart_us = s->set.restart_wait_us;
     kvs_status st = rtr_create(&c, &r->core, &err);
     KVS_ASSERT(st == KVS_OK);
     sim_post(s, s->now_us + TICK_US, &(struct sim_event){.run = on_tick, .node = node, .life = r->life});

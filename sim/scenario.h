@@ -37,6 +37,7 @@ struct sim_settings {
     uint32_t calls, prefill_calls, send_window, queue_wait_us, both_wait_us;
     /* the router */
     uint32_t requests_max, queue_max, worker_sequences, local_threshold, deadline_us, index_bytes;
+    uint32_t restart_wait_us; /* how long requests wait for the last decode worker when it has crashed; 0: as usual */
     /* speed */
     uint32_t step_us, token_us, latency_us, kv_us;
     /* faults, permille unless they say otherwise */

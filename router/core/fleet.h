@@ -31,6 +31,7 @@ struct rtr_worker {
     char id[MSG_ID_MAX];
     msg_role role;
     bool draining, suspect;
+    bool crashed; /* its stream is at its end, and was not given up for silence */
     char numerics[128], kv_types[32]; /* equal: the same tokens bit for bit */
     uint32_t block_tokens; /* 0: not told */
     uint64_t block_bytes;  /* of all groups */

@@ -264,10 +264,36 @@ static void count_again(struct rtr *r, const struct rtr_req *q)
     (*(rtr_req_emitted(q) ? &r->stats.resumed : &r->stats.replaced))++;
 }
 
-/* No worker is left for it: one may come back, or be started again. A silent one has used up most of the time already. */
-static void orphan(struct rtr *r, struct rtr_req *q, kvs_status status, const char *text)
+/* How long a worker that crashed is waited for: it may be started again, perhaps by somebody who said how long that takes. */
+static uint64_t restart_us(const struct rtr *r)
 {
-    q->orphan_until_us = r->now_us + (status == KVS_PEER_TIMEOUT ? r->config.orphan_us / 3 : r->config.orphan_us);
+    bool told = r->config.orphan_us && r->config.restart_us > r->config.orphan_us;
+    return told ? r->config.restart_us : r->config.orphan_us;
+}
+
+/* The worker was lost and nobody else is there. One that was silent has used up most of the time already, and nobody starts it again; nor is a
+ * request that may be what kills them kept for long. */
+static uint64_t patience_us(const struct rtr *r, const struct rtr_req *q, kvs_status status)
+{
+    if (status == KVS_PEER_TIMEOUT)
+        return r->config.orphan_us / 3;
+    return status == KVS_PEER_LOST && q->deaths < r->config.deaths_max ? restart_us(r) : r->config.orphan_us;
+}
+
+/* A decode worker of that model was lost a moment ago: until when it may be waited for. */
+static uint64_t missed_until(const struct rtr *r, uint32_t model)
+{
+    uint64_t until = 0;
+    for (uint32_t i = 0; i < RTR_MISSED_MAX; i++)
+        if (r->missed[i].model == model && r->missed[i].until_us > r->now_us && r->missed[i].until_us > until)
+            until = r->missed[i].until_us;
+    return until;
+}
+
+/* No worker is left for it; till then one may come back, or be started again. */
+static void orphan(struct rtr *r, struct rtr_req *q, kvs_status status, const char *text, uint64_t until_us)
+{
+    q->orphan_until_us = until_us;
     q->orphan_status = status;
     kvs_format(q->end_text, sizeof(q->end_text), "%s", text);
     if (q->orphan_until_us < r->earliest_us)
@@ -296,7 +322,7 @@ static void attempt_failed(struct rtr *r, struct rtr_req *q, kvs_status status, 
         return;
     }
     if (s == KVS_BUSY_NO_WORKER)
-        orphan(r, q, status, text);
+        orphan(r, q, status, text, r->now_us + patience_us(r, q, status));
     else
         count_again(r, q);
     if (begun && !kvs_is_peer(status))
@@ -347,8 +373,9 @@ static void pump_queue(struct rtr *r)
         } else if (s == KVS_BUSY_NO_WORKER && !r->config.orphan_us) {
             finish(r, q, s, "every worker of this model is gone; try again when one is back");
         } else if (s == KVS_BUSY_NO_WORKER) {
+            uint64_t hope_us = missed_until(r, q->ask.model), least_us = r->now_us + r->config.orphan_us;
             if (!q->orphan_until_us)
-                orphan(r, q, s, "every worker of this model is gone; try again when one is back");
+                orphan(r, q, s, "every worker of this model is gone; try again when one is back", hope_us > least_us ? hope_us : least_us);
             i++;
         } else {
             if (!skip && blocked_count == MODELS_BLOCKED_MAX)
@@ -403,16 +430,6 @@ static bool model_waits(const struct rtr *r, uint32_t model)
 
 #define NO_DECODE_WORKER "no decode worker is ready for this model; try again when one has joined"
 
-/* A decode worker of that model was lost a moment ago: until when it may be waited for. */
-static uint64_t missed_until(const struct rtr *r, uint32_t model)
-{
-    uint64_t until = 0;
-    for (uint32_t i = 0; i < RTR_MISSED_MAX; i++)
-        if (r->missed[i].model == model && r->missed[i].until_us > r->now_us && r->missed[i].until_us > until)
-            until = r->missed[i].until_us;
-    return until;
-}
-
 static void on_request(struct rtr *r, const struct rtr_request *ask)
 {
     KVS_ASSERT(ask_is_sound(ask));
@@ -449,11 +466,8 @@ static void on_request(struct rtr *r, const struct rtr_request *ask)
             wait_in_queue(r, q);
         else
             start(r, q, &p);
-        if (hope_us) {
-            orphan(r, q, s, NO_DECODE_WORKER);
-            q->orphan_until_us = hope_us;
-            r->earliest_us = hope_us < r->earliest_us ? hope_us : r->earliest_us;
-        }
+        if (hope_us)
+            orphan(r, q, s, NO_DECODE_WORKER, hope_us);
         return;
     }
     rtr_req_fini(q);
@@ -538,8 +552,10 @@ static void on_end(struct rtr *r, const struct rtr_event *ev)
     if (ev->status == KVS_PEER_LOST || ev->status == KVS_PEER_TIMEOUT) {
         /* The calls of a lost stream end one by one before EV_WORKER_DOWN: nobody else is to be sent there meanwhile. */
         struct rtr_worker *w = rtr_fleet_find(&r->fleet, ev->worker);
-        if (w)
+        if (w) {
             w->suspect = true;
+            w->crashed = ev->status == KVS_PEER_LOST;
+        }
     }
     if (ev->status == KVS_OK)
         attempt_failed(r, q, KVS_PEER_PROTOCOL, "the decode worker ended the call without a last token");
@@ -613,8 +629,9 @@ static void on_worker_down(struct rtr *r, uint64_t key)
     if (!w)
         return;
     rtr_cached_down(r->cached, cache_slot(r, w));
+    uint64_t hope_us = w->suspect && !w->crashed ? r->config.orphan_us : restart_us(r); /* nobody starts one again that is silent */
     if (rtr_worker_decodes(w) && !rtr_worker_leaves(w)) /* not by its own will */
-        r->missed[r->missed_next++ % RTR_MISSED_MAX] = (struct rtr_missed){w->model, r->now_us + r->config.orphan_us};
+        r->missed[r->missed_next++ % RTR_MISSED_MAX] = (struct rtr_missed){w->model, r->now_us + hope_us};
     rtr_fleet_down(&r->fleet, key);
     for (uint32_t i = 0; i < r->config.requests_max; i++) {
         struct rtr_req *q = &r->requests[i];

@@ -9,7 +9,8 @@
  *   - nothing is delivered for a request after its end.
  * All choices of a request run on one decode worker. When that worker is lost, breaks the protocol or hands a sequence back, all choices that
  * are not done go on at another one of the same model and numerics class, in a new attempt with prompt and emitted tokens: the client sees a
- * pause. With no worker left that could take them it is an orphan for orphan_us (a third of that when the worker was silent for 2 s already):
+ * pause. With no worker left that could take them it is an orphan for orphan_us (a third of that when the worker was silent for 2 s already;
+ * restart_us when it crashed, and has not done so under this request before):
  * a worker that comes back, or is started again, goes on with it; otherwise it ends with an error. deaths_max workers that died under a request
  * end it likewise; a worker that comes back under its epoch has not died, only its stream had. A request that comes within orphan_us of the
  * loss of the last worker of its model waits with them. A refusal before the first token is made good
@@ -49,6 +50,7 @@ struct rtr_config {
     bool resume;                   /* requests that have delivered tokens may go on at another worker */
     uint32_t deaths_max;           /* a request under which so many workers died is given up: it may be what kills them */
     uint64_t orphan_us;            /* how long a request outlives the last worker that could serve it; 0: not at all */
+    uint64_t restart_us;           /* the same when that one crashed and somebody starts it again; counts when it is longer */
 };
 void rtr_config_default(struct rtr_config *c);
 

@@ -490,8 +490,10 @@ def test_two_daemons_of_one_name():
 def test_what_cannot_start_says_why():
     r = run(["kvasir-router", "--listen", "127.0.0.1:0", "--discovery", "etcd://nonsense"])
     assert r.returncode != 0 and "etcd://HOST:PORT" in r.stderr, r.stderr
-    r = run(["kvasir-router", "--listen", "127.0.0.1:0", "--discovery", "tcp://127.0.0.1:1"])
+    r = run(["kvasir-router", "--listen", "127.0.0.1:0", "--discovery", "http://127.0.0.1:1"])
     assert r.returncode != 0 and "etcd://HOST:PORT" in r.stderr, r.stderr
+    r = run(["kvasir-router", "--listen", "127.0.0.1:0", "--control", "tcp://127.0.0.1:0", "--discovery", "tcp://127.0.0.1:1"])
+    assert r.returncode != 0 and "give --control alone" in r.stderr, r.stderr
     open_to_all = ["kvasir-router", "--listen", "127.0.0.1:0", "--control", "tcp://0.0.0.0:0", "--discovery", "etcd://127.0.0.1:1"]
     r = run(open_to_all)
     assert r.returncode != 0 and "--auth-file FILE" in r.stderr, r.stderr

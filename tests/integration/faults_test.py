@@ -85,10 +85,10 @@ def test_parent_that_does_not_reap():
         h.idle(20)
 
 
-def test_the_only_decode_worker_dies_in_mid_stream():
+def test_the_only_decode_worker_dies_in_mid_stream(load="delay:0", least=0):
     """kvasir up starts it again: the stream goes on there, as if nothing had been."""
     row = long_row()
-    with Cluster(STORIES, *SHAPE, env={"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:20@1+"}) as c:
+    with Cluster(STORIES, *SHAPE, env={"KVASIR_FAILPOINTS_SET": f"decode.after_token=delay:20@1+;worker.load={load}"}) as c:
         s = c.stream("/v1/completions", {"prompt": row["prompt_ids"], "max_tokens": 80, "return_token_ids": True, "kvasir": {"logits": True}})
         events, rows, longest, last = s.events(), [], 0, time.monotonic()
         for event in events:
@@ -102,7 +102,13 @@ def test_the_only_decode_worker_dies_in_mid_stream():
         same_as(rows, want_for(row, 80), "over the death of its only worker")
         assert c.metrics().sum("kvasir_resumed_total") == 1
         print(f"        the client saw a pause of {longest:.2f} s")
+        assert longest >= least
         c.idle(20)
+
+
+def test_the_only_decode_worker_needs_long_to_come_back():
+    """A large model is loaded for longer than a lost worker is waited for when nobody starts it again."""
+    test_the_only_decode_worker_dies_in_mid_stream("delay:6000", 6)
 
 
 def test_the_only_decode_worker_dies_for_good():
@@ -209,7 +215,7 @@ class ByHand(Cluster):
         """A daemon's next life; its log goes on."""
         control = f"ipc://{self.dir}/router.sock"
         if name == "router":
-            args = ["kvasir-router", "--listen", f"127.0.0.1:{self.port}", "--control", control, "--name", name]
+            args = ["kvasir-router", "--listen", f"127.0.0.1:{self.port}", "--discovery", control, "--name", name]  # its own URL, as workers give it
         else:
             args = [f"kvasir-{name.split('-')[0]}-worker", "--name", name, "--control", f"ipc://{self.dir}/{name}.sock", "--model", STORIES,
                     "--model-name", "m", "--listen", "127.0.0.1:0", "--discovery", control, "--threads", "1", "--kv-memory", "16M",

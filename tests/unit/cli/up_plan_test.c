@@ -49,7 +49,7 @@ static void test_discovery_by_etcd(void **state)
 {
     (void)state;
     char name[] = "up", own[] = "--etcd", given[] = "--discovery=etcd://h:1,i:2", cluster[] = "--cluster=c7",
-         odd[] = "--discovery=tcp://h:1";
+         odd[] = "--discovery=http://h:1";
     struct cli_up_config c;
     struct cli_up_paths with = paths;
     struct kvs_error err = {0};
@@ -78,6 +78,46 @@ static void test_discovery_by_etcd(void **state)
     assert_int_equal(cli_up_plan(&c, &with, p, &err), KVS_SELF_CONFIG);
     load(&c, 2, (char *[]){name, odd, NULL});
     assert_int_equal(cli_up_plan(&c, &with, p, &err), KVS_SELF_CONFIG);
+    free(p);
+}
+
+/* What workers are given as --discovery, the router's control URL, means the same here: the router listens there and keeps the registry. */
+static void test_discovery_by_the_control_url(void **state)
+{
+    (void)state;
+    char name[] = "up", url[] = "--discovery=tcp://127.0.0.1:7", same[] = "--control=tcp://127.0.0.1:7", other[] = "--control=tcp://127.0.0.1:8",
+         etcd[] = "--etcd";
+    char *const more[] = {NULL, same, other, etcd};
+    struct cli_up_config c;
+    struct kvs_error err = {0};
+    struct cli_up_plan *p = calloc(1, sizeof *p);
+    for (int i = 0; i < 4; i++) {
+        load(&c, more[i] ? 3 : 2, (char *[]){name, url, more[i], NULL});
+        assert_int_equal(cli_up_plan(&c, &paths, p, &err), i < 2 ? KVS_OK : KVS_SELF_CONFIG);
+        if (i >= 2)
+            continue;
+        assert_string_equal(value(&p->daemon[0], "--control"), "tcp://127.0.0.1:7");
+        assert_string_equal(p->daemon[0].socket, "");
+        assert_null(value(&p->daemon[0], "--discovery"));
+        assert_string_equal(value(&p->daemon[2], "--discovery"), "tcp://127.0.0.1:7");
+        assert_false(p->routers_elsewhere);
+    }
+    free(p);
+}
+
+/* Requests wait for what is started again, and for nobody when nothing is. */
+static void test_the_router_knows_whether_workers_are_started_again(void **state)
+{
+    (void)state;
+    char name[] = "up", no[] = "--no-restart";
+    struct cli_up_config c;
+    struct cli_up_plan *p = calloc(1, sizeof *p);
+    load(&c, 1, (char *[]){name, NULL});
+    assert_int_equal(cli_up_plan(&c, &paths, p, NULL), KVS_OK);
+    assert_string_equal(value(&p->daemon[0], "--restart-wait"), "180");
+    load(&c, 2, (char *[]){name, no, NULL});
+    assert_int_equal(cli_up_plan(&c, &paths, p, NULL), KVS_OK);
+    assert_null(value(&p->daemon[0], "--restart-wait"));
     free(p);
 }
 
@@ -187,6 +227,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_discovery_by_etcd),
+        cmocka_unit_test(test_discovery_by_the_control_url),
+        cmocka_unit_test(test_the_router_knows_whether_workers_are_started_again),
         cmocka_unit_test(test_defaults_are_one_of_each),
         cmocka_unit_test(test_flags_reach_the_daemons),
         cmocka_unit_test(test_what_does_not_fit_is_refused),

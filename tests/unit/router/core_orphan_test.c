@@ -87,6 +87,58 @@ static void test_orphans_go_on_when_a_worker_comes(void **state)
     }
 }
 
+static void started_again(struct rtr_config *c)
+{
+    c->restart_us = 100000000;
+}
+
+/* Somebody starts workers again, which may take long: what had one that crashed waits that long, and so does what comes meanwhile. Nobody starts
+ * one again that hangs, or that a request has killed before. */
+static void test_a_worker_that_is_started_again_is_waited_for(void **state)
+{
+    (void)state;
+    for (int how = 0; how < 4; how++) { /* 0: it comes; 1: it does not; 2: it hangs; 3: it has crashed twice */
+        struct bench b;
+        setup(&b, started_again);
+        life_up(&b, 10, "decode-0", 500);
+        ask(&b, 1, 3, 1);
+        token(&b, 10, 1, 1, 0, 0, 5, MSG_RUNNING);
+        if (how == 2) {
+            step(&b, (struct rtr_event){.type = RTR_EV_SUSPECT, .worker = 10, .flag = true});
+            end(&b, 10, 1, 1, 0, KVS_PEER_TIMEOUT);
+        } else {
+            end(&b, 10, 1, 1, 0, KVS_PEER_LOST); /* as the daemon does: its calls first */
+        }
+        down(&b, 10);
+        uint64_t lost = b.now;
+        if (how == 3) {
+            b.now += 1000000;
+            life_up(&b, 11, "decode-0", 501);
+            assert_int_equal(act(&b, 0, RTR_ACT_GENERATE)->attempt, 2);
+            down(&b, 11);
+            lost = b.now;
+        }
+        assert_int_equal(rtr_deadline_us(b.r), lost + (how == 2 ? 833333 : how == 3 ? 2500000 : 100000000));
+        b.now += 500000;
+        ask(&b, 2, 3, 1);
+        assert_int_equal(b.n, 0);
+        if (how == 0) {
+            tick_at(&b, lost + 99000000);
+            assert_int_equal(b.n, 0);
+            life_up(&b, 12, "decode-0", 502);
+            assert_int_equal(act(&b, 0, RTR_ACT_GENERATE)->generate.first_index, 1);
+            assert_int_equal(act(&b, 1, RTR_ACT_GENERATE)->id, 2);
+            for (uint64_t id = 1; id < 3; id++)
+                step(&b, (struct rtr_event){.type = RTR_EV_GONE, .id = id});
+        } else {
+            tick_at(&b, lost + (how == 2 ? 833333 : how == 3 ? 2500000 : 100000000));
+            assert_int_equal(act(&b, 0, RTR_ACT_FINISH)->id, 1);
+            tick_at(&b, lost + (how == 2 ? 2500000 : 100000000));
+        }
+        idle_and_gone(&b);
+    }
+}
+
 /* The router itself was stopped: all streams are found closed, one after the other, and what moved from the first to the second is lost again.
  * Nobody has died: all come back as they were, and so do the requests. */
 static void test_streams_lost_together_kill_nobody(void **state)
@@ -214,6 +266,7 @@ int main(void)
         cmocka_unit_test(test_without_resuming_a_loss_is_an_error_at_once),
         cmocka_unit_test(test_nowhere_to_go_on_is_an_error_in_time),
         cmocka_unit_test(test_orphans_go_on_when_a_worker_comes),
+        cmocka_unit_test(test_a_worker_that_is_started_again_is_waited_for),
         cmocka_unit_test(test_streams_lost_together_kill_nobody),
         cmocka_unit_test(test_requests_that_come_a_moment_after_the_loss),
         cmocka_unit_test(test_a_request_that_breaks_its_streams_is_given_up),
