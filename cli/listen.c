@@ -1,4 +1,6 @@
-/* listen.c - see listen.h. Between the check and the router's own bind another process may take the port: the router then says so itself.
+/* listen.c - see listen.h. A port that is held is bound, and nobody listens on it: who is given it by name binds it as well (both with
+ * SO_REUSEADDR, as etcd and our daemons do) and listens; the kernel gives it to nobody as a free one, neither before nor while a daemon that
+ * died is started again.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cli/listen.h"
 
@@ -39,7 +41,7 @@ kvs_status cli_listen_split(const char *text, char *host_out, size_t host_cap, u
     return KVS_OK;
 }
 
-static kvs_status bind_once(const struct addrinfo *a, const char *text, uint16_t *port_out, struct kvs_error *err)
+static kvs_status bind_there(const struct addrinfo *a, const char *text, uint16_t *port_out, int *fd_out, struct kvs_error *err)
 {
     union {
         struct sockaddr any;
@@ -52,20 +54,22 @@ static kvs_status bind_once(const struct addrinfo *a, const char *text, uint16_t
     if (fd < 0)
         return kvs_fail(err, KVS_SELF_IO, "cannot make a socket: %s", strerror(errno));
     (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    bool ok = bind(fd, a->ai_addr, a->ai_addrlen) == 0 && listen(fd, 1) == 0 && getsockname(fd, &at.any, &len) == 0;
+    bool ok = bind(fd, a->ai_addr, a->ai_addrlen) == 0 && getsockname(fd, &at.any, &len) == 0;
     int why = errno;
-    close(fd);
+    if (!ok)
+        close(fd);
     if (!ok && why == EADDRINUSE)
         return kvs_fail(err, KVS_SELF_CONFIG,
                         "--listen %.80s is in use by another process; end that one or choose another port", text);
     if (!ok)
         return kvs_fail(err, KVS_SELF_CONFIG, "cannot listen at %.80s: %s; choose another address or port", text,
                         strerror(why));
+    *fd_out = fd;
     *port_out = ntohs(a->ai_family == AF_INET6 ? at.v6.sin6_port : at.v4.sin_port);
     return KVS_OK;
 }
 
-kvs_status cli_listen_check(const char *text, char *listen_out, size_t cap, struct kvs_error *err)
+kvs_status cli_listen_hold(const char *text, char *listen_out, size_t cap, int *fd_out, struct kvs_error *err)
 {
     char host[128], service[8];
     uint16_t port;
@@ -78,9 +82,18 @@ kvs_status cli_listen_check(const char *text, char *listen_out, size_t cap, stru
     if (bad)
         return kvs_fail(err, KVS_SELF_CONFIG, "--listen %.80s: %s; use an address of this machine", text,
                         gai_strerror(bad));
-    s = bind_once(list, text, &port, err);
+    s = bind_there(list, text, &port, fd_out, err);
     freeaddrinfo(list);
     if (s == KVS_OK)
         (void)kvs_format(listen_out, cap, strchr(host, ':') ? "[%s]:%u" : "%s:%u", host, port);
+    return s;
+}
+
+kvs_status cli_listen_check(const char *text, char *listen_out, size_t cap, struct kvs_error *err)
+{
+    int fd;
+    kvs_status s = cli_listen_hold(text, listen_out, cap, &fd, err);
+    if (s == KVS_OK)
+        close(fd);
     return s;
 }

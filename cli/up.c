@@ -40,7 +40,7 @@ struct up {
         etcd_client[160], etcd_peer[160];
     char bin[3][CLI_PATH_MAX];
     bool own_run_dir, own_socket_dir;
-    int lock_fd;
+    int lock_fd, port_fd[3]; /* ports are held while daemons that listen there come and go; 0: none */
 };
 
 /* The header is read as a worker will read it, so that a broken file is said here, once, and not by each daemon. */
@@ -186,13 +186,8 @@ static kvs_status prepare_etcd(struct up *u, struct kvs_error *err)
     char data[CLI_PATH_MAX + 16]; /* an earlier cluster's, whose leases mean nothing now */
     (void)kvs_format(data, sizeof data, "%s/etcd-data", u->run_dir);
     cli_remove_tree(data);
-    kvs_status s = cli_listen_check("127.0.0.1:0", u->etcd_client, sizeof u->etcd_client, err);
-    for (int i = 0; s == KVS_OK && i < 10; i++) {
-        s = cli_listen_check("127.0.0.1:0", u->etcd_peer, sizeof u->etcd_peer, err);
-        if (strcmp(u->etcd_client, u->etcd_peer) != 0)
-            break;
-    }
-    return s;
+    kvs_status s = cli_listen_hold("127.0.0.1:0", u->etcd_client, sizeof u->etcd_client, &u->port_fd[1], err);
+    return s == KVS_OK ? cli_listen_hold("127.0.0.1:0", u->etcd_peer, sizeof u->etcd_peer, &u->port_fd[2], err) : s;
 }
 
 static kvs_status prepare(struct up *u, struct kvs_error *err)
@@ -216,7 +211,7 @@ static kvs_status prepare(struct up *u, struct kvs_error *err)
     if (s == KVS_OK)
         s = find_model(u, err);
     if (s == KVS_OK)
-        s = cli_listen_check(u->config.listen, u->listen, sizeof u->listen, err);
+        s = cli_listen_hold(u->config.listen, u->listen, sizeof u->listen, &u->port_fd[0], err);
     if (s == KVS_OK)
         s = prepare_run_dir(u, err);
     if (s != KVS_OK)
@@ -366,6 +361,9 @@ int cli_up(int argc, char **argv)
         cli_remove_tree(u.socket_dir);
     if (u.own_run_dir && s != KVS_PEER_TIMEOUT) /* that error's text sends the reader to the logs */
         cli_remove_tree(u.run_dir);
+    for (size_t i = 0; i < sizeof u.port_fd / sizeof u.port_fd[0]; i++)
+        if (u.port_fd[i] > 0)
+            close(u.port_fd[i]);
     if (u.lock_fd >= 0)
         close(u.lock_fd);
     return s == KVS_OK ? 0 : cli_failed(&err);

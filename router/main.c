@@ -23,7 +23,7 @@
 #define STOP_WAIT_US 2000000u
 #define STOP_LOOK_US 5000u
 #define DESCRIPTORS_BESIDE (NET_GATE_WAITING_MAX + 256u + KVS_DESCRIPTORS_OWN) /* --connections: heads that are awaited, workers */
-#define LAST_BYTES_US 200000u /* from the last answer to our end: HTTP threads still write */
+#define LAST_BYTES_US 2000000u /* from the last answer to our end, where HTTP threads still write */
 
 struct router_config {
     char name[MSG_ID_MAX], cluster[MSG_ID_MAX], listen[128], control[MSG_URL_MAX], discovery[MSG_URL_MAX], advertise[128];
@@ -85,7 +85,7 @@ struct router {
     struct rtr_http *http;
     struct kvs_timer *stop_timer;
     uint64_t drain_us, drain_until_us, idle_since_us, stop_at_us; /* the last three 0: not yet */
-    bool had_requests; /* when it was told to end: their last bytes take a moment */
+    bool had_requests; /* when it was told to end */
 };
 
 static void stop_now(struct router *r, uint64_t now_us)
@@ -102,7 +102,7 @@ static void look_whether_idle(void *user, uint64_t now_us)
         r->idle_since_us = 0;
     else if (!r->idle_since_us)
         r->idle_since_us = now_us;
-    bool quiet = r->idle_since_us && now_us - r->idle_since_us >= (r->had_requests ? LAST_BYTES_US : 0);
+    bool quiet = r->idle_since_us && (!rtr_http_answering(r->http) || now_us - r->idle_since_us >= LAST_BYTES_US);
     if (quiet || (stopping && now_us >= r->stop_at_us))
         kvs_loop_stop(r->loop);
     else if (!stopping && now_us >= r->drain_until_us)

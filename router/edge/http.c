@@ -35,7 +35,7 @@ enum {
 struct rtr_http {
     struct MHD_Daemon *daemon;
     struct net_gate *gate;
-    atomic_uint connections;
+    atomic_uint connections, answering;
     unsigned connections_max;
     uint64_t body_us;
     struct rtr_dispatch *dispatch;
@@ -490,6 +490,8 @@ static enum MHD_Result on_request(void *cls, struct MHD_Connection *c, const cha
     }
     if (q->x)
         return answer(c, q);
+    atomic_fetch_add(&q->http->answering, !q->whole);
+    q->whole = true;
     set_timeout(c, q, IDLE_TIMEOUT_S);
     if (q->dropped_why == KVS_SELF_NOMEM)
         return no_memory(c, q);
@@ -518,6 +520,7 @@ static void on_completed(void *cls, struct MHD_Connection *c, void **con_cls, en
             rtr_dispatch_left(q->dispatch, q->id);
         rtr_exchange_release(q->x);
     }
+    atomic_fetch_sub(&q->http->answering, q->whole);
     kvs_buf_fini(&q->body);
     free(q);
     *con_cls = NULL;
@@ -587,6 +590,11 @@ kvs_status rtr_http_start(const struct rtr_http_config *cfg, struct rtr_http **o
     }
     *out = h;
     return KVS_OK;
+}
+
+bool rtr_http_answering(const struct rtr_http *h)
+{
+    return atomic_load(&h->answering) > 0;
 }
 
 void rtr_http_stop(struct rtr_http *h)

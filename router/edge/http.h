@@ -20,7 +20,9 @@ struct rtr_http_config {
 /* url_out: "http://127.0.0.1:8080". A port in use is KVS_SELF_CONFIG with the remedy. */
 KVS_MUST_CHECK kvs_status rtr_http_start(const struct rtr_http_config *c, struct rtr_http **out, char *url_out, size_t url_cap,
                                          struct kvs_error *err);
-/* First rtr_dispatch_stop, and the loop until rtr_dispatch_active is 0: a suspended connection cannot be stopped. */
+/* Any thread: some request's answer is not yet wholly with the kernel. */
+bool rtr_http_answering(const struct rtr_http *h);
+/* First rtr_dispatch_stop, and the loop until rtr_dispatch_active is 0: a suspended connection cannot be stopped. What is not written is lost. */
 void rtr_http_stop(struct rtr_http *h);
 
 #endif

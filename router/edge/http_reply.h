@@ -18,6 +18,7 @@ struct http_req {
     size_t dropped;         /* bytes of body that were not kept, and why */
     kvs_status dropped_why;
     bool fatal;             /* answer, then close: the end of this request is not known */
+    bool whole;             /* head and body are there: it is being answered */
     struct rtr_exchange *x; /* submitted: the loop makes the answer */
     uint64_t id;
     int fd;                 /* watched for departure; -1: not */

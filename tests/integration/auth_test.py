@@ -15,7 +15,7 @@ def greet(url, **fields_of_hello):
     s = Control(url)
     key = fields_of_hello.pop("auth", "")
     s.send(frame(HELLO, 0, hello(**fields_of_hello) + data(8, key)))
-    kind, _, payload = s.next(10)
+    kind, _, payload = s.next(60)
     s.close()
     return "HELLO" if kind == HELLO else dict(fields(payload)).get(2, b"").decode()
 

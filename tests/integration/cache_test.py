@@ -202,16 +202,14 @@ def test_digests_stand_in_etcd_and_change_with_the_cache():
         keys = in_etcd(etcd, "/kvasir/v1/default/cache/")
         members = in_etcd(etcd, "/kvasir/v1/default/members/")
         assert keys and all(lease == members["/kvasir/v1/default/members/" + key.split("/")[6]][1] for key, (_, lease) in keys.items()), keys
-        time.sleep(2.5)  # what was written is counted a second later
-        written = router.metrics().sum("kvasir_cache_digest_writes_total", worker="decode-0")
+        written = written_in_all(router)
         time.sleep(2.5)  # nothing changes: nothing is written
         assert router.metrics().sum("kvasir_cache_digest_writes_total", worker="decode-0") == written
         start, before = time.monotonic(), written
         for i in range(30):
             router.complete(ids(i), 2, "local", cache_salt=f"b{i}")
         took = time.monotonic() - start
-        time.sleep(2.5)
-        written = router.metrics().sum("kvasir_cache_digest_writes_total", worker="decode-0") - before
+        written = written_in_all(router) - before
         assert 1 <= written <= (took + 4) * 4, f"{written} segments in {took:.1f} s"
         told = digest(etcd, "decode-0")
         etcd.kill()  # it comes back with nothing: cards and digests are put again, under new leases
@@ -221,6 +219,19 @@ def test_digests_stand_in_etcd_and_change_with_the_cache():
         decode = [p for p in h.processes if p.name == "decode-0"][0]
         decode.signal(signal.SIGTERM)
         wait_for("its digest goes with its card", 20 * SLOW, lambda: not in_etcd(etcd, "/kvasir/v1/default/cache/m/decode-0/"))
+
+
+def written_in_all(router):
+    """Digest segments that were written, once that has come to rest: what was written is counted a second later."""
+    def count():
+        return router.metrics().sum("kvasir_cache_digest_writes_total", worker="decode-0")
+
+    def at_rest():
+        before = count()
+        time.sleep(2.5)
+        return before == count()
+    wait_for("nothing more is written", 30 * SLOW, at_rest)
+    return count()
 
 
 def came_back(etcd):

@@ -29,12 +29,6 @@ def wanted(n):
     return generate_alone(STORIES, row()["prompt_ids"], n, "--context", "512", "--kv-type", "f32")
 
 
-def free_port(host="127.0.0.1"):
-    with socket.socket() as s:
-        s.bind((host, 0))
-        return s.getsockname()[1]
-
-
 class Process:
     """A daemon of ours with its log; ended by its pid, and with this test."""
 

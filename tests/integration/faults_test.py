@@ -200,9 +200,7 @@ class ByHand(Cluster):
         self.dir = self.run_dir = tempfile.mkdtemp(prefix="kvasir-it-")
         self.shape, self.process, self.seen_pids = shape, {}, set()
         self.names = ["router"] + [f"prefill-{i}" for i in range(prefill)] + [f"decode-{i}" for i in range(decode)]
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            self.host, self.port = s.getsockname()
+        self.host, self.port = "127.0.0.1", free_port()
         try:
             for name in self.names:
                 self.start(name, (faults or {}).get(name, ""))

@@ -10,6 +10,7 @@ import http.client
 import itertools
 import json
 import os
+import random
 import re
 import select
 import shutil
@@ -79,9 +80,12 @@ def die_with_parent():
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
+PATIENCE = 60 * SLOW  # what is awaited may take so long on a crowded machine, whatever was promised for a calm one
+
+
 def wait_for(what, seconds, probe, pause=0.05):
     """probe() until it returns something true, which is returned with the time it took."""
-    start = time.monotonic()
+    start, seconds = time.monotonic(), max(seconds, PATIENCE)
     while True:
         value = probe()
         if value:
@@ -89,6 +93,25 @@ def wait_for(what, seconds, probe, pause=0.05):
         if time.monotonic() - start > seconds:
             raise AssertionError(f"{what}: not within {seconds} s")
         time.sleep(pause)
+
+
+_ports = set()
+
+
+def free_port():
+    """A port of 127.0.0.1 that is free and stays so: from below those that the kernel deals out, and none twice."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as f:
+        low = int(f.read().split()[0])
+    draw = random.SystemRandom()
+    for _ in range(10000):
+        port = draw.randrange(10000, low) if low > 12000 else 0
+        with socket.socket() as s, contextlib.suppress(OSError):
+            s.bind(("127.0.0.1", port))
+            port = s.getsockname()[1]
+            if port not in _ports:
+                _ports.add(port)
+                return port
+    raise AssertionError("no free port")
 
 
 def alive(pid):
@@ -339,8 +362,16 @@ class Cluster:
         return Metrics(answer.body)
 
     def metrics(self):
-        """A page whose workers' parts are younger than this call (the router's copies are at most 0.5 s old)."""
+        """A page whose workers' parts are younger than this call: of reports that came half a second after it, as the status page tells, which
+        itself is a tenth of a second old. A worker that hangs or has gone is not waited for."""
+        start = time.monotonic()
         time.sleep(0.6)
+
+        def told():
+            waited = time.monotonic() - start
+            late = [w for w in self.status()["workers"] if w["state"] == "ready" and w["load_age_ms"] / 1000 > waited - 0.4]
+            return not late or waited > 3 * SLOW
+        wait_for("reports of all workers", 5 * SLOW, told)
         return self.metrics_now()
 
     def status(self):

@@ -158,7 +158,7 @@ class Control:
             out.append(frame_)
         return out
 
-    def end_of(self, stream, seconds=10):
+    def end_of(self, stream, seconds=60):
         """Status and text of the END (or of the GOAWAY) that answers a call."""
         while frame_ := self.next(seconds):
             kind, of, payload = frame_

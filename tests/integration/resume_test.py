@@ -8,6 +8,7 @@ from kvasir_cluster import *
 
 SHAPE = ["--context", 512, "--kv-type", "f32", "--block-tokens", 16, "--group-layers", 1, "--chunk-tokens", 7]
 SLOWLY = {"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:6@1+"}
+ALONE = {"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:40@1+"}  # one stream that must last until something else has come about
 LENGTH = 90
 
 
@@ -196,7 +197,7 @@ def test_a_drained_worker_hands_its_streams_over():
 def test_the_only_decode_worker_finishes_what_it_has():
     """Nowhere to move to: what runs comes to its end there; new requests are refused. Over its time, it is handed back: an error event."""
     greedy, _ = bodies()
-    with Cluster(STORIES, *SHAPE, env=SLOWLY) as c:
+    with Cluster(STORIES, *SHAPE, env=ALONE) as c:
         [want] = undisturbed(c, greedy[:1])
         reader = Reader(c, greedy[0])
         wait_for("it runs", REQUEST_SECONDS, lambda: reader.count() >= 5, 0.005)
@@ -219,7 +220,7 @@ def test_the_only_decode_worker_finishes_what_it_has():
 def test_up_drains_on_term_and_stops_on_interrupt():
     greedy, _ = bodies()
     for sig in (signal.SIGTERM, signal.SIGINT):
-        c = Cluster(STORIES, *SHAPE, env=SLOWLY)
+        c = Cluster(STORIES, *SHAPE, env=ALONE)
         try:
             [want] = undisturbed(c, greedy[:1])
             reader = Reader(c, greedy[0])

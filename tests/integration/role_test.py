@@ -8,8 +8,12 @@ from placement_test import Delta
 from resume_test import Reader
 
 SHAPE = ["--context", 512, "--kv-type", "f32", "--block-tokens", 16, "--group-layers", 1, "--chunk-tokens", 7]
-SLOWLY = {"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:6@1+"}
 LENGTH = 90
+
+
+def slowly(ms):
+    """So that streams last until all that is to happen to them has happened, however late a crowded machine does it."""
+    return {"KVASIR_FAILPOINTS_SET": f"decode.after_token=delay:{ms}@1+"}
 
 
 def bodies():
@@ -39,7 +43,7 @@ def of(c, worker):
 def test_streams_move_when_roles_change_again_and_again():
     """Eight streams, one with three choices; the two decode workers take turns in being none. Nothing is lost, doubled or another."""
     asked = bodies()
-    with Cluster(STORIES, *SHAPE, decode=2, env=SLOWLY) as c:
+    with Cluster(STORIES, *SHAPE, decode=2, env=slowly(12)) as c:
         want = [r.outcome() for r in [Reader(c, b) for b in asked]]
         epochs = {w["id"]: w["epoch"] for w in c.status()["workers"]}
         before = c.metrics()
@@ -92,7 +96,7 @@ def test_a_prefill_that_runs_comes_to_its_end():
 def test_the_last_decode_worker():
     """Told to prefill with nobody to take its stream: it has worker.drain seconds, then an error; new requests wait for nobody. And back."""
     body = bodies()[0]
-    env = {"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:30@1+", "KVASIR_WORKER_DRAIN": "0.5"}
+    env = {**slowly(120), "KVASIR_WORKER_DRAIN": "3"}
     with Cluster(STORIES, *SHAPE, env=env) as c:
         reader = Reader(c, body)
         wait_for("it runs", REQUEST_SECONDS, lambda: reader.count() >= 5, 0.005)
@@ -109,7 +113,7 @@ def test_the_last_decode_worker():
 
 def test_what_is_refused():
     need(STORIES, "stories260K")
-    with Cluster(STORIES, *SHAPE, decode=2, env=SLOWLY) as c:
+    with Cluster(STORIES, *SHAPE, decode=2, env=slowly(25)) as c:
         for args, words in ((["nobody", "prefill"], "nobody"), (["decode-0", "king"], "prefill, decode or both"), (["decode-0"], "prefill, decode or both"),
                             ([], "name of a worker"), (["a/b", "decode"], "name of a worker")):
             said = run(["kvasir", "role", *args, "--url", c.url])
@@ -149,7 +153,7 @@ def test_while_etcd_is_away():
     if not shutil.which("etcd"):
         raise Skip("the program etcd is not installed (package etcd-server)")
     body = bodies()[0]
-    with Cluster(STORIES, *SHAPE, *([] if os.environ.get("KVASIR_TEST_ETCD") else ["--etcd"]), decode=2, env=SLOWLY) as c:
+    with Cluster(STORIES, *SHAPE, *([] if os.environ.get("KVASIR_TEST_ETCD") else ["--etcd"]), decode=2, env=slowly(40)) as c:
         want = Reader(c, body).outcome()
         c.kill("etcd", signal.SIGSTOP)
         reader = Reader(c, body)

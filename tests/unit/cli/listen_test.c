@@ -63,8 +63,36 @@ static void test_port_in_use_is_said(void **state)
     assert_int_equal(cli_listen_check(text, out, sizeof out, &err), KVS_SELF_CONFIG);
     assert_non_null(strstr(err.text, "in use"));
     close(fd);
-    assert_int_equal(cli_listen_check(text, out, sizeof out, &err), KVS_OK);
-    assert_string_equal(out, text);
+}
+
+/* Not given to anybody as a free one; who is told to listens there, again and again; and it is in use then. */
+static void test_a_held_port(void **state)
+{
+    (void)state;
+    struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    union {
+        struct sockaddr_in *in;
+        struct sockaddr *any;
+    } p = {.in = &at};
+    char host[64], out[64], again[64];
+    uint16_t port;
+    int held, one = 1, second;
+    struct kvs_error err = {0};
+    assert_int_equal(cli_listen_hold("127.0.0.1:0", out, sizeof out, &held, &err), KVS_OK);
+    assert_int_equal(cli_listen_split(out, host, sizeof host, &port, &err), KVS_OK);
+    at.sin_port = htons(port);
+    for (int i = 0; i < 3; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one), 0);
+        assert_int_equal(bind(fd, p.any, sizeof at), 0);
+        assert_int_equal(listen(fd, 1), 0);
+        assert_int_equal(cli_listen_hold(out, again, sizeof again, &second, &err), KVS_SELF_CONFIG);
+        close(fd);
+    }
+    int fd = socket(AF_INET, SOCK_STREAM, 0); /* who does not share */
+    assert_int_not_equal(bind(fd, p.any, sizeof at), 0);
+    close(fd);
+    close(held);
 }
 
 static void test_port_zero_becomes_a_free_one(void **state)
@@ -81,6 +109,7 @@ int main(void)
         cmocka_unit_test(test_good_texts_are_split),
         cmocka_unit_test(test_bad_texts_are_refused),
         cmocka_unit_test(test_port_in_use_is_said),
+        cmocka_unit_test(test_a_held_port),
         cmocka_unit_test(test_port_zero_becomes_a_free_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

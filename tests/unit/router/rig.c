@@ -74,10 +74,16 @@ static bool idle(void *arg)
     return r->stopping && rtr_dispatch_active(r->dispatch) == 0;
 }
 
+static bool written(void *arg)
+{
+    return !rtr_http_answering(((struct rig_router *)arg)->http);
+}
+
 void rig_router_stop(struct rig_router *r)
 {
     assert_int_equal(kvs_loop_post(r->loop, stop_dispatch, r), KVS_OK);
     assert_true(rig_wait(idle, r, 20000));
+    (void)rig_wait(written, r, 2000); /* as the program waits; some clients never read */
     kvs_loop_stop(r->loop);
     kvs_thread_join(r->thread);
     rtr_http_stop(r->http);
