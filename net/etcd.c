@@ -6,6 +6,9 @@
  *                             --400, 401, 404, 429--> done(what etcd decided)
  *                             --refused, reset, slow, 5xx, not understood--> endpoint i+1, or done(KVS_PEER_*) after all
  *   watch: POST --{"created":true} within 3 s--> lines ... --ended, or endpoint i found dead by a call--> on_watch_end
+ *   both:  memory or descriptors lacking here (a socket that the loop cannot watch, for one) --> done, on_watch_end(KVS_SELF_*)
+ * A transfer whose socket nobody watches would not stand still: libcurl's own timers may still read from it once or twice, enough for a
+ * watch to begin well and then say nothing for ever. So it ends at once.
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/etcd.h"
 #include "sys/clock.h"
@@ -27,6 +30,7 @@ struct transfer { /* what calls and the watch have in common */
     CURL *easy;   /* NULL: not under way */
     bool finished;
     CURLcode result;
+    kvs_status cause; /* not KVS_OK: what was lacking here, and it cannot go on */
     uint32_t endpoint;
     struct kvs_buf body, answer;
     struct curl_slist *headers; /* with a token: its own */
@@ -55,7 +59,6 @@ struct net_etcd {
     char user[USER_MAX], password[USER_MAX], token[TOKEN_MAX]; /* user "": no authentication */
     struct transfer watch;
     bool watch_created;
-    bool unwatched;       /* the loop took no watch of a socket; for the text of what follows from it */
     size_t watch_scanned; /* bytes of its buffer that hold no newline */
     uint64_t watch_id;    /* counts watches: one that a callback replaced is noticed */
 };
@@ -64,14 +67,25 @@ static void harvest(struct net_etcd *e);
 
 /* ---- libcurl and the loop ---- */
 
+/* After libcurl has been at work. When it could not do all of it, it does not say whose sockets and times it has lost track of. */
+static void worked(struct net_etcd *e, CURLMcode result)
+{
+    if (result != CURLM_OK) {
+        for (uint32_t i = 0; i <= NET_ETCD_CALLS_MAX; i++) {
+            e->call[i].t.cause = KVS_SELF_NOMEM;
+        }
+        e->watch.cause = KVS_SELF_NOMEM;
+    }
+    harvest(e);
+}
+
 static void on_socket_ready(void *user, int fd, uint32_t events)
 {
     struct net_etcd *e = user;
     int running;
     int bits = (events & EPOLLIN ? CURL_CSELECT_IN : 0) | (events & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
                (events & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_IN | CURL_CSELECT_ERR : 0);
-    (void)curl_multi_socket_action(e->multi, fd, bits, &running);
-    harvest(e);
+    worked(e, curl_multi_socket_action(e->multi, fd, bits, &running));
 }
 
 static void on_time(void *user, uint64_t now_us)
@@ -79,18 +93,17 @@ static void on_time(void *user, uint64_t now_us)
     struct net_etcd *e = user;
     int running;
     (void)now_us;
-    (void)curl_multi_socket_action(e->multi, CURL_SOCKET_TIMEOUT, 0, &running);
-    harvest(e);
+    worked(e, curl_multi_socket_action(e->multi, CURL_SOCKET_TIMEOUT, 0, &running));
 }
 
-/* A socket that cannot be watched is left to the transfer's own time limit, or the guard of the watch: telling libcurl of it (-1) would make its
- * multi handle fail every transfer from then on, for as long as this process lives. */
+/* A socket that cannot be watched ends its transfer, in harvest(): telling libcurl of it (-1) would make its multi handle fail every
+ * transfer from then on, for as long as this process lives. */
 static int socket_callback(CURL *easy, curl_socket_t fd, int what, void *user, void *socket_user)
 {
     struct net_etcd *e = user;
     struct kvs_watch *w = socket_user;
     uint32_t events = (what & CURL_POLL_IN ? EPOLLIN : 0u) | (what & CURL_POLL_OUT ? EPOLLOUT : 0u);
-    (void)easy;
+    void *t = NULL;
     kvs_status s = KVS_OK;
     if (what == CURL_POLL_REMOVE) {
         if (w != NULL) {
@@ -106,7 +119,9 @@ static int socket_callback(CURL *easy, curl_socket_t fd, int what, void *user, v
             s = KVS_SELF_NOMEM;
         }
     }
-    e->unwatched |= s != KVS_OK;
+    if (s != KVS_OK && curl_easy_getinfo(easy, CURLINFO_PRIVATE, (char **)&t) == CURLE_OK && t != NULL) {
+        ((struct transfer *)t)->cause = s;
+    }
     return 0;
 }
 
@@ -121,7 +136,9 @@ static int timer_callback(CURLM *multi, long timeout_ms, void *user)
 static size_t store(char *bytes, size_t size, size_t count, void *user)
 {
     struct transfer *t = user;
-    return kvs_buf_append(&t->answer, bytes, size * count) == KVS_OK ? size * count : 0; /* 0 ends the transfer */
+    kvs_status s = kvs_buf_append(&t->answer, bytes, size * count);
+    t->cause = kvs_is_self(s) ? s : t->cause;
+    return s == KVS_OK ? size * count : 0; /* 0 ends the transfer */
 }
 
 /* ---- transfers ---- */
@@ -136,6 +153,8 @@ static void transfer_stop(struct net_etcd *e, struct transfer *t)
     curl_slist_free_all(t->headers);
     t->headers = NULL;
     t->finished = false;
+    t->result = CURLE_OK;
+    t->cause = KVS_OK;
     kvs_buf_clear(&t->answer);
 }
 
@@ -199,7 +218,6 @@ static bool transfer_make(struct net_etcd *e, struct transfer *t, const char *pa
 static kvs_status transfer_start(struct net_etcd *e, struct transfer *t, const char *path, bool watch)
 {
     transfer_stop(e, t);
-    e->unwatched = false;
     if (!transfer_make(e, t, path, watch)) {
         return KVS_SELF_NOMEM;
     }
@@ -354,16 +372,30 @@ static void watch_end(struct net_etcd *e, kvs_status why, const char *text)
     e->ev.on_watch_end(e->ev.user, why, text);
 }
 
+/* It is over: with the server's answer or without. */
+static bool is_over(const struct transfer *t)
+{
+    return t->easy != NULL && (t->finished || t->cause != KVS_OK);
+}
+
+/* false: it is over, and there is no answer. */
+static bool has_answer(const struct transfer *t)
+{
+    return t->finished && t->result == CURLE_OK;
+}
+
 static void transfer_fault(const struct transfer *t, kvs_status *s_out, char *text_out, size_t cap,
                            const struct net_etcd *e)
 {
-    *s_out = t->result == CURLE_OPERATION_TIMEDOUT ? KVS_PEER_TIMEOUT
-             : t->result == CURLE_WRITE_ERROR      ? KVS_PEER_PROTOCOL
-                                                   : KVS_PEER_LOST;
-    const char *cause = t->result == CURLE_WRITE_ERROR ? "its answer is larger than this client takes"
-                        : *s_out == KVS_PEER_TIMEOUT && e->unwatched ? "its connection could not be watched: out of memory or descriptors"
-                        : t->message[0] != '\0'        ? t->message
-                                                       : curl_easy_strerror(t->result);
+    bool timed_out = t->result == CURLE_OPERATION_TIMEDOUT, too_large = t->result == CURLE_WRITE_ERROR;
+    *s_out = t->cause != KVS_OK ? t->cause
+             : timed_out        ? KVS_PEER_TIMEOUT
+             : too_large        ? KVS_PEER_PROTOCOL
+                                : KVS_PEER_LOST;
+    const char *cause = t->cause != KVS_OK        ? "memory or descriptors are lacking here"
+                        : too_large               ? "its answer is larger than this client takes"
+                        : t->message[0] != '\0' ? t->message
+                                                  : curl_easy_strerror(t->result);
     kvs_format(text_out, cap, "etcd at %s: %s", e->endpoint[t->endpoint], cause);
 }
 
@@ -373,7 +405,7 @@ static kvs_status look_at_answer(struct net_etcd *e, struct call *c, struct kvs_
 {
     long http = 0;
     kvs_status s;
-    if (c->t.result != CURLE_OK) {
+    if (!has_answer(&c->t)) {
         transfer_fault(&c->t, &s, text, cap, e);
         return s;
     }
@@ -382,6 +414,10 @@ static kvs_status look_at_answer(struct net_etcd *e, struct call *c, struct kvs_
         struct kvs_error err = {0};
         s = net_etcd_answer_decode(kvs_buf_text(&c->t.answer), c->t.answer.len, arena, answer, &err);
         if (s == KVS_OK) {
+            return s;
+        }
+        if (kvs_is_self(s)) {
+            kvs_format(text, cap, "%s", err.text);
             return s;
         }
         int code = net_etcd_error_decode(kvs_buf_text(&c->t.answer), c->t.answer.len, text, cap);
@@ -518,7 +554,7 @@ static void watch_finished(struct net_etcd *e)
     kvs_status s = KVS_PEER_LOST;
     long http = 0;
     (void)curl_easy_getinfo(e->watch.easy, CURLINFO_RESPONSE_CODE, &http);
-    if (e->watch.result != CURLE_OK) {
+    if (!has_answer(&e->watch)) {
         transfer_fault(&e->watch, &s, text, sizeof text, e);
     } else if (http != 200) {
         int code = net_etcd_error_decode(kvs_buf_text(&e->watch.answer), e->watch.answer.len, cause, sizeof cause);
@@ -583,7 +619,7 @@ static void harvest(struct net_etcd *e)
         }
     }
     for (uint32_t i = 0; i <= NET_ETCD_CALLS_MAX; i++) {
-        if (e->call[i].used && e->call[i].t.finished) {
+        if (e->call[i].used && is_over(&e->call[i].t)) {
             call_finished(e, &e->call[i]);
         }
     }
@@ -591,7 +627,7 @@ static void harvest(struct net_etcd *e)
     if (e->watch.easy != NULL && e->watch_id == id) {
         take_lines(e);
     }
-    if (e->watch_id == id && e->watch.finished) {
+    if (e->watch_id == id && is_over(&e->watch)) {
         watch_finished(e);
     }
 }

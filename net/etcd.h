@@ -5,7 +5,7 @@
  * The watch is one POST that does not end by itself: lines come to on_line in order. It ends with on_watch_end when
  * etcd or the network ends it, when a call at the same endpoint has found it dead or hung (a watch alone cannot tell
  * silence from health, so whoever watches also makes calls, such as keepalives), and after what could not be
- * understood. After net_etcd_unwatch nothing of it comes any more.
+ * understood, and when memory or descriptors are lacking for it. After net_etcd_unwatch nothing of it comes any more.
  * All callbacks come from the loop, never from inside a call of this header; nothing is called back after
  * net_etcd_destroy, which may not be called from a callback. Answers are bounded (8 MiB): more is an error, not memory.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -33,7 +33,8 @@ typedef enum net_etcd_op {
 } net_etcd_op;
 
 /* status: KVS_OK with answer; KVS_REQ_NOT_FOUND (a lease that is gone), KVS_REQ_DENIED, KVS_REQ_INVALID, KVS_BUSY_FULL
- * (etcd's own bounds): etcd decided so; KVS_PEER_*: no endpoint answered as it should, text is the last one's cause. */
+ * (etcd's own bounds): etcd decided so; KVS_PEER_*: no endpoint answered as it should, text is the last one's cause;
+ * KVS_SELF_*: memory or descriptors are lacking here, and whether etcd has heard of it is not known. */
 typedef void (*net_etcd_done_fn)(void *user, kvs_status s, const char *text, const struct net_etcd_answer *answer);
 
 struct net_etcd_events {

@@ -1,0 +1,196 @@
+/* etcd_nomem_test.c - discovery by a real etcd with every allocation of ours failing in turn: creation, joining, a changed card, another member
+ * that comes and leaves. What fails at once says so; what fails later is made good by itself; nobody is told what is not so, and nothing is left
+ * over. (The server runs for all rounds; each round has a cluster of its own.)
+ * For half a minute places are tried that are spread over all of them, beginning anywhere; with KVASIR_TEST_NOMEM=all every one in turn,
+ * with KVASIR_TEST_NOMEM=N the N-th alone.
+ * SPDX-License-Identifier: Apache-2.0 */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "discovery_fixture.h"
+#include "etcd_server.h"
+#include "sys/clock.h"
+#include "tests/support/nomem.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { A, B, MEMBERS, WAIT_MS = 30000, SAMPLE_US = 30000000 };
+
+static struct etcd_servers servers;
+static struct participant member[MEMBERS];
+static struct kvs_loop *loop;
+static struct kvs_timer *timer;
+static struct {
+    bool (*condition)(void);
+    uint64_t until_us;
+    bool met;
+} waiting;
+
+static void look(void *user, uint64_t now_us)
+{
+    (void)user;
+    waiting.met = waiting.condition();
+    if (waiting.met || now_us >= waiting.until_us) {
+        kvs_loop_stop(loop);
+    } else {
+        kvs_timer_set(timer, now_us + 1000);
+    }
+}
+
+static bool comes_true(bool (*condition)(void))
+{
+    waiting.condition = condition;
+    waiting.until_us = kvs_now_us() + WAIT_MS * UINT64_C(1000);
+    kvs_timer_set(timer, kvs_now_us());
+    kvs_loop_run(loop);
+    return waiting.met;
+}
+
+#define TWICE(call) \
+    do { \
+        kvs_status st_ = (call); \
+        if (st_ != KVS_OK) { \
+            assert_int_equal(st_, KVS_SELF_NOMEM); \
+            assert_true(tst_nomem_fired()); \
+            st_ = (call); \
+        } \
+        assert_int_equal(st_, KVS_OK); \
+    } while (0)
+
+static void come(int i, const char *cluster)
+{
+    struct participant *p = &member[i];
+    const struct cls_etcd_config config = {.url = servers.url, .cluster = cluster, .ttl_us = 2000000};
+    struct msg_card c = card(i == A ? "worker-a" : "worker-b", MSG_ROLE_DECODE, 50 + (uint64_t)i);
+    struct cls_events ev;
+    struct kvs_error err = {0};
+    memset(p, 0, sizeof *p);
+    participant_events(p, &ev);
+    TWICE(cls_etcd_create(loop, &config, &ev, &p->d, &err));
+    TWICE(p->d->ops->join(p->d, &c));
+}
+
+static bool both_know_both(void)
+{
+    for (int i = 0; i < MEMBERS; i++) {
+        if (!member[i].up || epoch_known(&member[i], "worker-a") != 50 || epoch_known(&member[i], "worker-b") != 51) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool a_drains(void)
+{
+    for (uint32_t k = 0; k < member[B].seen_count; k++) {
+        const struct msg_member *m = &member[B].seen[k];
+        if (m->change == MSG_MEMBER_PUT && m->card.draining && strcmp(m->card.id, "worker-a") == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool b_is_gone(void)
+{
+    return epoch_known(&member[A], "worker-b") == 0 && epoch_known(&member[A], "worker-a") == 50;
+}
+
+static void whole(int64_t n)
+{
+    char cluster[32];
+    struct msg_card changed = card("worker-a", MSG_ROLE_DECODE, 50);
+    (void)snprintf(cluster, sizeof cluster, "round-%lld", (long long)n);
+    come(A, cluster);
+    come(B, cluster);
+    if (!comes_true(both_know_both)) {
+        fail_msg("allocation %lld: they do not know each other", (long long)n);
+    }
+    changed.draining = true;
+    TWICE(member[A].d->ops->join(member[A].d, &changed));
+    if (!comes_true(a_drains)) {
+        fail_msg("allocation %lld: a changed card is not told", (long long)n);
+    }
+    member[B].d->ops->leave(member[B].d);
+    if (!comes_true(b_is_gone)) {
+        fail_msg("allocation %lld: one that left is still there", (long long)n);
+    }
+    for (int i = MEMBERS; i-- > 0;) {
+        member[i].d->ops->destroy(member[i].d);
+    }
+}
+
+/* One round; false: it needs fewer allocations than that. */
+static bool try_place(int64_t n, uint64_t *took_us)
+{
+    int64_t live = tst_nomem_live();
+    uint64_t begin = kvs_now_us();
+    assert_int_equal(kvs_loop_create(&loop), KVS_OK);
+    assert_int_equal(kvs_timer_create(loop, look, NULL, &timer), KVS_OK);
+    tst_nomem_arm(n);
+    whole(n);
+    bool fired = tst_nomem_disarm();
+    kvs_timer_destroy(timer);
+    kvs_loop_destroy(loop);
+    if (tst_nomem_live() != live) {
+        fail_msg("allocation %lld: %lld are left over", (long long)n, (long long)(tst_nomem_live() - live));
+    }
+    *took_us = kvs_now_us() - begin;
+    if (*took_us > 5000000) {
+        printf("allocation %lld took %.1f s to be made good\n", (long long)n, (double)*took_us * 1e-6);
+    }
+    return fired;
+}
+
+static int64_t try_some(int64_t places)
+{
+    uint64_t us, end_us = kvs_now_us() + SAMPLE_US;
+    int64_t tried = 0, n = (int64_t)(kvs_random_u64() % (uint64_t)places);
+    int64_t step = places * 5 / 13 + 1; /* far, and then into the gaps */
+    while (kvs_now_us() < end_us && tried < places) {
+        (void)try_place(n, &us);
+        n = (n + step) % places;
+        tried++;
+    }
+    return tried;
+}
+
+static void test_etcd(void **state)
+{
+    const char *which = getenv("KVASIR_TEST_NOMEM");
+    uint64_t us, begin = kvs_now_us();
+    int64_t tried = 0;
+    (void)state;
+    if (which != NULL && strcmp(which, "all") != 0) {
+        assert_true(try_place(strtoll(which, NULL, 10), &us));
+        return;
+    }
+    assert_false(try_place(INT64_MAX, &us));
+    int64_t places = tst_nomem_seen();
+    if (which == NULL) {
+        tried = try_some(places);
+    } else {
+        for (; try_place(tried, &us); tried++) {
+        }
+    }
+    printf("%lld of %lld places tried in %.0f s\n", (long long)tried, (long long)places, (double)(kvs_now_us() - begin) * 1e-6);
+    assert_true(places > 100 && tried > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_etcd)};
+    if (!etcd_is_there()) {
+        printf("skipped: the program etcd is not installed\n");
+        return 77;
+    }
+    etcd_start(&servers, 1);
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    etcd_stop(&servers);
+    return failed;
+}
