@@ -66,6 +66,7 @@ struct cls_etcd_stats {
     bool registered, watching, replaced;
     uint32_t members;
     uint64_t ignored, ranges, watches, leases, failures;
+    uint64_t silent_watches; /* ended for keeping to themselves what etcd had */
 };
 struct cls_etcd_config {
     const char *url, *cluster;

@@ -11,7 +11,9 @@
  * meanwhile or not: it may have been stopped, and let the leases of all end when it went on.
  * Watch and range are two streams. Revisions put them in order: events up to the range's revision are old, and a range
  * older than an event that was already seen is asked again (without a watch: etcd has lost its data, a new count).
+ * Silence of a watch is no proof of health: core/echo.h says when it is to be tried (by a PUT of our card as it is) and when it is dead.
  * SPDX-License-Identifier: Apache-2.0 */
+#include "cluster/core/echo.h"
 #include "cluster/core/registry.h"
 #include "cluster/discovery.h"
 #include "net/etcd.h"
@@ -50,6 +52,7 @@ struct client {
     uint32_t swaps;
     /* view */
     bool have_view, watching, watch_created;
+    struct cls_echo echo; /* of the watch */
     int64_t view_revision, seen_revision;
     uint64_t range_at_us, trust_us;
     uint32_t late_ranges, holes; /* holes: times in a row that the view had one, memory lacking */
@@ -162,6 +165,29 @@ static void key_is_gone(struct client *c)
     c->dirty = true;
 }
 
+/* ---- the watch's health ---- */
+
+static void drop_watch(struct client *c)
+{
+    net_etcd_unwatch(c->etcd);
+    c->watching = c->watch_created = false;
+}
+
+/* A call was answered. true: the watch is dead, though etcd is well and the watch's end has not been told. */
+static bool fell_silent(struct client *c, int64_t revision)
+{
+    cls_echo_verdict v =
+        c->watch_created ? cls_echo_look(&c->echo, revision, kvs_now_us(), c->ttl_us) : CLS_ECHO_FINE;
+    c->dirty = c->dirty || (v == CLS_ECHO_ASK && c->registered);
+    if (v == CLS_ECHO_DEAD) {
+        c->stats.silent_watches++;
+        backend_down(c, "the watch of the members had fallen silent; it begins anew", false);
+    }
+    return v == CLS_ECHO_DEAD;
+}
+
+/* ---- calls ---- */
+
 /* true: go on with the answer's content. */
 static bool settle_call(struct client *c, kvs_status s, const char *text)
 {
@@ -229,6 +255,10 @@ static void beat_done(void *user, kvs_status s, const char *text, const struct n
         refused(c, text);
     } else {
         c->lease_end_us = c->sent_us + (uint64_t)(answer->ttl < 86400 ? answer->ttl : 86400) * 1000000;
+        if (fell_silent(c, answer->revision)) {
+            drop_watch(c);
+            c->have_view = false;
+        }
     }
     advance(c);
 }
@@ -281,6 +311,7 @@ static void swap_done(void *user, kvs_status s, const char *text, const struct n
         refused(c, text);
     } else if (answer->succeeded) {
         c->mod_revision = answer->revision;
+        cls_echo_owed(&c->echo, answer->revision, kvs_now_us());
         c->registered = c->ever_registered = c->tried = true;
         c->dirty = c->put_serial != c->card_serial;
         c->swaps = 0;
@@ -381,6 +412,16 @@ static void take_range(struct client *c, const struct net_etcd_answer *answer)
     }
 }
 
+static bool is_silent_about(struct client *c, const struct net_etcd_answer *answer)
+{
+    uint64_t now = kvs_now_us();
+    bool silent = fell_silent(c, answer->revision);
+    for (uint32_t i = 0; i < answer->kv_count && !silent; i++) {
+        cls_echo_owed(&c->echo, answer->kvs[i].mod_revision, now);
+    }
+    return silent;
+}
+
 static void range_done(void *user, kvs_status s, const char *text, const struct net_etcd_answer *answer)
 {
     struct client *c = user;
@@ -393,9 +434,8 @@ static void range_done(void *user, kvs_status s, const char *text, const struct 
     } else if (c->watching && answer->revision < c->seen_revision && ++c->late_ranges < 4) {
         c->range_at_us = 0; /* it was overtaken by the watch */
     } else {
-        if (c->watching && (answer->revision < c->seen_revision || !c->have_view)) {
-            net_etcd_unwatch(c->etcd); /* a new count, or a watch from before the outage: begin it anew */
-            c->watching = c->watch_created = false;
+        if (c->watching && (answer->revision < c->seen_revision || !c->have_view || is_silent_about(c, answer))) {
+            drop_watch(c); /* a new count, a watch from before the outage, or a dead one: begin it anew */
         }
         c->late_ranges = 0;
         take_range(c, answer);
@@ -408,9 +448,9 @@ static void on_line(void *user, const struct net_etcd_watch_line *line)
     struct client *c = user;
     uint64_t now = kvs_now_us();
     heard(c);
+    cls_echo_heard(&c->echo, line->event_count > 0 ? line->events[line->event_count - 1].kv.mod_revision : 0, now);
     if (line->canceled) {
-        net_etcd_unwatch(c->etcd);
-        c->watching = c->watch_created = false;
+        drop_watch(c);
         c->have_view = false;
         if (line->compact_revision == 0) {
             lost(c, line->reason[0] != '\0' ? line->reason : "etcd canceled the watch");
@@ -505,6 +545,7 @@ static void start_watch(struct client *c)
         c->stats.watches++;
         int64_t from = KVS_FAILPOINT("etcd.watch_from_the_start") ? 1 : c->view_revision + 1;
         c->watching = net_etcd_watch(c->etcd, c->prefix, from) == KVS_OK;
+        cls_echo_start(&c->echo, c->view_revision, kvs_now_us());
         if (!c->watching) {
             lost(c, "out of memory");
         }

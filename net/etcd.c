@@ -12,6 +12,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "net/etcd.h"
 #include "sys/clock.h"
+#include "sys/failpoint.h"
 #include <curl/curl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +60,7 @@ struct net_etcd {
     char user[USER_MAX], password[USER_MAX], token[TOKEN_MAX]; /* user "": no authentication */
     struct transfer watch;
     bool watch_created;
+    bool watch_deaf;      /* by failpoint: what comes is thrown away */
     size_t watch_scanned; /* bytes of its buffer that hold no newline */
     uint64_t watch_id;    /* counts watches: one that a callback replaced is noticed */
 };
@@ -587,7 +589,7 @@ kvs_status net_etcd_watch(struct net_etcd *e, const char *prefix, int64_t start_
     kvs_buf_clear(&e->watch.body);
     kvs_status s = net_etcd_put_watch(&e->watch.body, prefix, start_revision);
     e->watch.endpoint = e->current;
-    e->watch_created = false;
+    e->watch_created = e->watch_deaf = false;
     e->watch_scanned = 0;
     if (s == KVS_OK) {
         s = transfer_start(e, &e->watch, "/v3/watch", true);
@@ -624,7 +626,13 @@ static void harvest(struct net_etcd *e)
         }
     }
     uint64_t id = e->watch_id;
-    if (e->watch.easy != NULL && e->watch_id == id) {
+    if (e->watch.easy != NULL && e->watch_created) {
+        e->watch_deaf = e->watch_deaf || KVS_FAILPOINT("etcd.deaf_watch");
+    }
+    if (e->watch_deaf) {
+        kvs_buf_clear(&e->watch.answer);
+        e->watch_scanned = 0;
+    } else if (e->watch.easy != NULL && e->watch_id == id) {
         take_lines(e);
     }
     if (e->watch_id == id && is_over(&e->watch)) {

@@ -1,6 +1,6 @@
 /* etcd_test.c - what only the etcd backend can meet: history compacted under a watch, leases that are revoked, keys that
- * others delete or fill with junk, authentication, and three nodes whose leader is lost. (A server that hangs, is slow,
- * dies and comes back is conformance_test.c's.)
+ * others delete or fill with junk, watches that are dead and do not know, authentication, and three nodes whose leader is
+ * lost. (A server that hangs, is slow, dies and comes back is conformance_test.c's.)
  * Times are generous: the machine may be crowded. What is asserted is who was believed gone, never how fast, except
  * where a bound is promised.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -243,6 +243,15 @@ static void test_junk_under_the_prefix(void **state)
     fx->remove(late);
 }
 
+#ifdef KVASIR_FAILPOINTS
+static bool deaf_is_healed(void *both)
+{
+    struct participant **p = both;
+    return stats(p[0]).silent_watches + stats(p[1]).silent_watches == 1 && epoch_known(p[0], "late") == 9 &&
+           epoch_known(p[1], "late") == 9;
+}
+#endif
+
 static void test_missed_beats_are_made_up_for(void **state)
 {
     (void)state;
@@ -262,6 +271,65 @@ static void test_missed_beats_are_made_up_for(void **state)
 #else
     skip();
 #endif
+}
+
+/* Whatever makes a watch dumb: what comes for it is thrown away here, and it is not told. */
+static void test_a_watch_that_falls_silent_begins_anew(void **state)
+{
+    (void)state;
+#ifdef KVASIR_FAILPOINTS
+    struct kvs_error err;
+    struct participant *a, *b;
+    pair(&a, &b);
+    assert_int_equal(kvs_failpoint_set("etcd.deaf_watch=error@1", &err), KVS_OK); /* the first one of the two that is looked at */
+    pass(TTL_US / 1000);
+    assert_int_equal(kvs_failpoint_fired("etcd.deaf_watch"), 1);
+    struct participant *late = join("late", 9);
+    assert_true(wait_until(is_up, late, LONG_MS));
+    assert_true(wait_until(deaf_is_healed, (struct participant *[]){a, b}, 5 * TTL_US / 1000)); /* the next range is 30 s away or more */
+    assert_int_equal(epoch_known(a, "late"), 9);
+    assert_int_equal(epoch_known(b, "late"), 9);
+    assert_true(a->backend_downs + b->backend_downs >= 1); /* and it has been told */
+    fx->remove(late);
+    wait_known(a, "late", 0, LONG_MS);
+    wait_known(b, "late", 0, LONG_MS);
+    assert_true(wait_until(is_up, a, LONG_MS) && wait_until(is_up, b, LONG_MS));
+    assert_int_equal(kvs_failpoint_set("", &err), KVS_OK);
+    nobody_vanished(a);
+    nobody_vanished(b);
+    fx->remove(a);
+    fx->remove(b);
+#else
+    skip();
+#endif
+}
+
+/* Keys of others come and go all the time: no watch is given up for it, nothing is read afresh, and members hardly write. */
+static void test_a_store_that_is_busy_elsewhere(void **state)
+{
+    (void)state;
+    struct participant *a, *b;
+    char out[1024];
+    pair(&a, &b);
+    long before = etcd_revision(&etcd_fixture_servers), foreign = 0;
+    for (uint64_t end = kvs_now_us() + 5 * TTL_US; kvs_now_us() < end; foreign++) {
+        assert_true(etcd_post(&etcd_fixture_servers, 0, "/v3/kv/put", "{\"key\":\"cHJvYmU=\",\"value\":\"eA==\"}", out, sizeof out, 5000));
+        pass(50);
+    }
+    long ours = etcd_revision(&etcd_fixture_servers) - before - foreign;
+    print_message("%ld keys of others were written, %ld of ours\n", foreign, ours);
+    assert_in_range(ours, 1, 2 * 5 * 2 + 2); /* at most one in half a TTL for each */
+    assert_int_equal(stats(a).silent_watches + stats(b).silent_watches, 0);
+    assert_int_equal(stats(a).watches + stats(b).watches, 2);
+    assert_int_equal(stats(a).ranges + stats(b).ranges, 2);
+    assert_int_equal(count(a, "a", MSG_MEMBER_PUT) + count(a, "b", MSG_MEMBER_PUT), 2); /* a card put as it was is no news */
+    before = etcd_revision(&etcd_fixture_servers);
+    pass(3 * TTL_US / 1000);
+    assert_in_range(etcd_revision(&etcd_fixture_servers) - before, 0, 2); /* nothing, now that nothing happens */
+    nobody_vanished(a);
+    nobody_vanished(b);
+    fx->remove(a);
+    fx->remove(b);
 }
 
 static void test_two_clusters_in_one_etcd(void **state)
@@ -416,6 +484,8 @@ int main(void)
         T(test_a_deleted_key_comes_back),
         T(test_junk_under_the_prefix),
         T(test_missed_beats_are_made_up_for),
+        T(test_a_watch_that_falls_silent_begins_anew),
+        T(test_a_store_that_is_busy_elsewhere),
         T(test_two_clusters_in_one_etcd),
         T(test_leaving_at_the_end_of_a_process),
         T(test_an_etcd_with_authentication),
