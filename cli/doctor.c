@@ -39,7 +39,7 @@ static const struct kvs_config_row rows[] = {
      offsetof(struct doctor_config, url)},
     {"doctor.discovery", "discovery", KVS_CFG_STRING, "", 0, 256, NULL, "etcd://HOST:PORT[,HOST:PORT]: look at that etcd instead",
      offsetof(struct doctor_config, discovery)},
-    {"doctor.cluster", "cluster", KVS_CFG_STRING, "default", 0, 64, NULL, "name of the cluster whose members are counted in etcd",
+    {"doctor.cluster", "cluster", KVS_CFG_NAME, "default", 0, 64, NULL, "name of the cluster whose members are counted in etcd",
      offsetof(struct doctor_config, cluster)},
     {"etcd.user", NULL, KVS_CFG_STRING, "", 0, 256, NULL, "user of an etcd with authentication", offsetof(struct doctor_config, etcd_user)},
     {"etcd.password", NULL, KVS_CFG_STRING, "", 0, 256, NULL, "and that one's password", offsetof(struct doctor_config, etcd_password)},

@@ -46,7 +46,7 @@ const struct kvs_config_row cli_up_rows[] = {
     {"up.discovery", "discovery", KVS_CFG_STRING, "embedded", 0, 256, NULL,
      "embedded: the router keeps the registry (its control URL says the same); or etcd://HOST:PORT[,HOST:PORT]", AT(discovery)},
     {"up.etcd", "etcd", KVS_CFG_BOOL, "false", 0, 0, NULL, "start an etcd of this cluster's own and use it", AT(etcd)},
-    {"up.cluster", "cluster", KVS_CFG_STRING, "default", 0, 64, NULL, "name of the cluster", AT(cluster)},
+    {"up.cluster", "cluster", KVS_CFG_NAME, "default", 0, 64, NULL, "name of the cluster", AT(cluster)},
     {"up.auth_file", "auth-file", KVS_CFG_STRING, "", 0, CLI_PATH_MAX, NULL,
      "file with the cluster's shared key (or KVASIR_AUTH)", AT(auth_file)},
     {"up.no_restart", "no-restart", KVS_CFG_BOOL, "false", 0, 0, NULL, "leave a daemon that died where it is",

@@ -12,7 +12,6 @@
 #include "sys/log.h"
 #include "sys/secret.h"
 
-#include <ctype.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stddef.h>
@@ -35,8 +34,8 @@ struct router_config {
 
 #define AT(field) offsetof(struct router_config, field)
 static const struct kvs_config_row rows[] = {
-    {"router.name", "name", KVS_CFG_STRING, NULL, 0, MSG_ID_MAX, NULL, "name of this process (default router-host-pid)", AT(name)},
-    {"cluster.name", "cluster", KVS_CFG_STRING, "default", 0, MSG_ID_MAX, NULL, "name of the cluster", AT(cluster)},
+    {"router.name", "name", KVS_CFG_NAME, NULL, 0, MSG_ID_MAX, NULL, "name of this process (default router-host-pid)", AT(name)},
+    {"cluster.name", "cluster", KVS_CFG_NAME, "default", 0, MSG_ID_MAX, NULL, "name of the cluster", AT(cluster)},
     {"router.listen", "listen", KVS_CFG_STRING, "127.0.0.1:8080", 0, 128, NULL, "address of the HTTP API, metrics and health", AT(listen)},
     {"router.control", "control", KVS_CFG_STRING, NULL, 0, MSG_URL_MAX, NULL,
      "where workers and control clients dial: tcp://HOST:PORT or ipc:///PATH (default tcp://127.0.0.1:8081; with etcd any free port)",
@@ -151,9 +150,6 @@ static kvs_status fill_in(struct router_config *c, struct kvs_error *err)
         (void)gethostname(host, sizeof(host) - 1);
         kvs_format(c->name, sizeof(c->name), "router-%s-%ld", host, (long)getpid());
     }
-    for (const char *at = c->name; *at; at++)
-        if (!isalnum((unsigned char)*at) && !strchr("-_.", *at))
-            return kvs_fail(err, KVS_SELF_CONFIG, "--name \"%s\": use letters, digits, '-', '_' and '.' only", c->name);
     if (!c->control[0])
         kvs_format(c->control, sizeof(c->control), "%s", etcd ? "tcp://127.0.0.1:0" : "tcp://127.0.0.1:8081");
     return KVS_OK;

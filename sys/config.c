@@ -331,7 +331,8 @@ static kvs_status apply_environment(const struct load *c)
 static size_t field_bytes(const struct kvs_config_row *row)
 {
     switch (row->type) {
-    case KVS_CFG_STRING: return (size_t)row->max;
+    case KVS_CFG_STRING:
+    case KVS_CFG_NAME: return (size_t)row->max;
     case KVS_CFG_BOOL: return sizeof(bool);
     case KVS_CFG_U32:
     case KVS_CFG_ENUM: return sizeof(uint32_t);
@@ -385,6 +386,7 @@ static const char *value_word(const struct kvs_config_row *row)
 {
     switch (row->type) {
     case KVS_CFG_STRING: return " TEXT";
+    case KVS_CFG_NAME: return " NAME";
     case KVS_CFG_U32:
     case KVS_CFG_U64: return " N";
     case KVS_CFG_SIZE: return " SIZE";
@@ -403,7 +405,7 @@ static kvs_status help_row(const struct kvs_config_row *row, struct kvs_buf *out
         bool on = row->type == KVS_CFG_BOOL && row->value != NULL && strcmp(row->value, "true") == 0;
         kvs_format(left, sizeof left, "%s%s%s%s", dashes(row->flag), on ? "no-" : "", row->flag, value_word(row));
     }
-    if (row->type != KVS_CFG_STRING && row->type != KVS_CFG_BOOL) {
+    if (row->type != KVS_CFG_STRING && row->type != KVS_CFG_NAME && row->type != KVS_CFG_BOOL) {
         kvs_config_range(row, range, sizeof range);
     }
     environment_name(row->name, name, sizeof name);

@@ -11,6 +11,7 @@
 
 typedef enum kvs_config_type {
     KVS_CFG_STRING, /* char field[n], max = n */
+    KVS_CFG_NAME,   /* the same, of what stands in keys and addresses as it is: letters, digits, '-', '_' and '.', the first no '-' */
     KVS_CFG_U32,    /* uint32_t */
     KVS_CFG_U64,    /* uint64_t */
     KVS_CFG_SIZE,   /* uint64_t bytes; "512M", "2G", "64K" */
@@ -25,7 +26,7 @@ struct kvs_config_row {
     const char *flag;    /* "block-tokens"; NULL: no flag */
     kvs_config_type type;
     const char *value;   /* default as text; NULL: zero / empty */
-    double min, max;     /* numbers; for KVS_CFG_STRING max is the field's size */
+    double min, max;     /* numbers; for KVS_CFG_STRING and KVS_CFG_NAME max is the field's size */
     const char *choices; /* KVS_CFG_ENUM: "a|b|c" */
     const char *help;    /* one line */
     size_t offset;       /* into the daemon's config struct */

@@ -120,6 +120,7 @@ void kvs_config_range(const struct kvs_config_row *row, char *out, size_t cap)
         return;
     }
     case KVS_CFG_BOOL: kvs_format(out, cap, "true or false"); return;
+    case KVS_CFG_NAME: kvs_format(out, cap, "letters, digits, '-', '_' and '.' only, the first no '-'"); return;
     case KVS_CFG_STRING: kvs_format(out, cap, "at most %.0f bytes", row->max - 1); return;
     case KVS_CFG_U32:
     case KVS_CFG_U64:
@@ -142,6 +143,7 @@ static const char *kind_text(kvs_config_type type)
     case KVS_CFG_SIZE: return "a size such as 64K, 512M or 2G";
     case KVS_CFG_SECONDS: return "seconds such as 30 or 0.5";
     case KVS_CFG_F32: return "a number";
+    case KVS_CFG_NAME: return "a name";
     case KVS_CFG_STRING:
     case KVS_CFG_BOOL:
     case KVS_CFG_ENUM: break;
@@ -225,13 +227,26 @@ static kvs_status assign_real(const struct kvs_config_row *row, void *field, con
     return KVS_OK;
 }
 
+static bool is_name(const char *text)
+{
+    bool good = text[0] != '\0' && text[0] != '-'; /* which a command would read as a flag */
+    for (const char *c = text; good && *c != '\0'; c++) {
+        good = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || (*c >= '0' && *c <= '9') || strchr("-_.", *c) != NULL;
+    }
+    return good;
+}
+
 kvs_status kvs_config_assign(const struct kvs_config_row *row, void *config, const char *text, const char *where,
                              struct kvs_error *err)
 {
     void *field = (char *)config + row->offset;
     switch (row->type) {
+    case KVS_CFG_NAME:
     case KVS_CFG_STRING: {
         size_t n = strlen(text);
+        if (row->type == KVS_CFG_NAME && !is_name(text)) {
+            return not_understood(row, text, where, err);
+        }
         if (n >= (size_t)row->max) {
             return kvs_fail(err, KVS_SELF_CONFIG, "%s: the text is too long (%zu bytes); give at most %.0f bytes", where, n,
                             row->max - 1);

@@ -488,6 +488,9 @@ def test_what_cannot_start_says_why():
     assert r.returncode != 0 and "etcd://HOST:PORT" in r.stderr, r.stderr
     r = run(["kvasir-router", "--listen", "127.0.0.1:0", "--control", "tcp://127.0.0.1:0", "--discovery", "tcp://127.0.0.1:1"])
     assert r.returncode != 0 and "give --control alone" in r.stderr, r.stderr
+    for daemon in (["kvasir-router"], ["kvasir-decode-worker", "--model", STORIES]):  # it stands in keys: a/b would lie inside a
+        r = run([*daemon, "--discovery", "etcd://127.0.0.1:1", "--cluster", "a/b"])
+        assert r.returncode != 0 and "--cluster: 'a/b' is not a name" in r.stderr, r.stderr
     open_to_all = ["kvasir-router", "--listen", "127.0.0.1:0", "--control", "tcp://0.0.0.0:0", "--discovery", "etcd://127.0.0.1:1"]
     r = run(open_to_all)
     assert r.returncode != 0 and "--auth-file FILE" in r.stderr, r.stderr

@@ -14,8 +14,8 @@
 #define TEXT(field) sizeof(((struct wrk_config *)0)->field)
 
 const struct kvs_config_row wrk_config_rows[] = {
-    {"worker.name", "name", KVS_CFG_STRING, NULL, 0, TEXT(name), NULL, "identity in the cluster (default role-host-pid)", ROW(name)},
-    {"cluster.name", "cluster", KVS_CFG_STRING, "default", 0, TEXT(cluster), NULL, "cluster to belong to", ROW(cluster)},
+    {"worker.name", "name", KVS_CFG_NAME, NULL, 0, TEXT(name), NULL, "identity in the cluster (default role-host-pid)", ROW(name)},
+    {"cluster.name", "cluster", KVS_CFG_NAME, "default", 0, TEXT(cluster), NULL, "cluster to belong to", ROW(cluster)},
     {"model.file", "model", KVS_CFG_STRING, NULL, 0, TEXT(model), NULL, "GGUF file to serve", ROW(model)},
     {"model.name", "model-name", KVS_CFG_STRING, NULL, 0, TEXT(model_name), NULL, "name that clients ask for (default: the file's stem in lower case)", ROW(model_name)},
     {"worker.control", "control", KVS_CFG_STRING, "tcp://127.0.0.1:0", 0, TEXT(control), NULL, "where peers dial this worker (ipc:// or tcp://)", ROW(control)},
@@ -58,14 +58,6 @@ static void default_model_name(const char *file, char *out, size_t cap)
     out[n] = 0;
 }
 
-static bool name_is_plain(const char *name)
-{
-    for (const char *c = name; *c != 0; c++)
-        if (!isalnum((unsigned char)*c) && strchr("-_.", *c) == NULL)
-            return false;
-    return name[0] != 0 && name[0] != '-'; /* kvasir drain -x would read it as a flag */
-}
-
 kvs_status wrk_config_load(int argc, char **argv, msg_role role, struct wrk_config *out, bool *help_out, struct kvs_error *err)
 {
     memset(out, 0, sizeof *out);
@@ -81,8 +73,6 @@ kvs_status wrk_config_load(int argc, char **argv, msg_role role, struct wrk_conf
         return kvs_fail(err, KVS_SELF_CONFIG, "--block-tokens %u is not a power of two: use 16, 32, 64 or 128", out->block_tokens);
     if (out->name[0] == 0)
         default_name(role, out->name, sizeof out->name);
-    if (!name_is_plain(out->name))
-        return kvs_fail(err, KVS_SELF_CONFIG, "--name \"%s\": use letters, digits, '-', '_' and '.' only, the first no '-'", out->name);
     if (out->model_name[0] == 0)
         default_model_name(out->model, out->model_name, sizeof out->model_name);
     if (out->kv_memory == 0) {

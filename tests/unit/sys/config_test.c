@@ -21,6 +21,7 @@ struct settings {
     bool restart, verbose;
     uint32_t transport;
     uint32_t n;
+    char name[8];
 };
 
 #define AT(field) offsetof(struct settings, field)
@@ -35,6 +36,7 @@ static const struct kvs_config_row rows[] = {
     {"log.verbose", "verbose", KVS_CFG_BOOL, NULL, 0, 0, NULL, "say more", AT(verbose)},
     {"kvt.transport", "transport", KVS_CFG_ENUM, "auto", 0, 0, "auto|shm|tcp", "how KV travels", AT(transport)},
     {"generate.n", "n", KVS_CFG_U32, "16", 0, 0, NULL, "tokens to generate", AT(n)},
+    {"cluster.name", "cluster", KVS_CFG_NAME, "default", 0, 8, NULL, "cluster to belong to", AT(name)},
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };
 
@@ -100,6 +102,7 @@ static void test_defaults(void **state)
     assert_true(s.restart);
     assert_false(s.verbose);
     assert_int_equal(s.transport, 0);
+    assert_string_equal(s.name, "default");
     assert_int_equal(rest, 1);
 }
 
@@ -198,6 +201,11 @@ static void test_errors_name_cause_and_remedy(void **state)
         {"--restart=yes", "--restart takes no value; write --restart or --no-restart"},
         {"--no-listen x", "unknown flag --no-listen (did you mean --listen?); --help lists all"},
         {"--listen 123456789012345678901234", "--listen: the text is too long (24 bytes); give at most 23 bytes"},
+        {"--cluster a/b", "--cluster: 'a/b' is not a name (letters, digits, '-', '_' and '.' only, the first no '-')"},
+        {"--cluster=", "--cluster: '' is not a name (letters, digits, '-', '_' and '.' only, the first no '-')"},
+        {"--cluster=-a", "--cluster: '-a' is not a name (letters, digits, '-', '_' and '.' only, the first no '-')"},
+        {"--cluster \xc3\xa4", "--cluster: '\xc3\xa4' is not a name (letters, digits, '-', '_' and '.' only, the first no '-')"},
+        {"--cluster Prod.1-a_", "--cluster: the text is too long (9 bytes); give at most 7 bytes"},
         {"--config /nonexistent/k.conf", "--config /nonexistent/k.conf: No such file or directory"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
