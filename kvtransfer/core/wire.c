@@ -6,6 +6,7 @@
 #include "kvtransfer/core/wire.h"
 
 #include "base/checked.h"
+#include "kvtransfer/core/piece.h"
 #define XXH_STATIC_LINKING_ONLY /* the layout of a stream state: it lives on the stack here */
 #include <xxhash.h>
 
@@ -58,6 +59,15 @@ bool kvt_header_known(const struct kvt_header *h)
     return h->version == KVT_WIRE_VERSION && (h->kind == KVT_PAGE || h->kind == KVT_LOGITS) && h->flags == 0;
 }
 
+static uint64_t piece_hash(const void *bytes, size_t n)
+{
+#ifdef KVT_PIECE_AVX2
+    if (__builtin_cpu_supports("avx2"))
+        return kvt_piece_avx2(bytes, n);
+#endif
+    return XXH3_64bits(bytes, n);
+}
+
 uint64_t kvt_checksum(const void *bytes, size_t n)
 {
     KVS_ASSERT(bytes != NULL || n == 0);
@@ -75,7 +85,7 @@ uint64_t kvt_checksum(const void *bytes, size_t n)
             k = 0;
         }
         size_t piece = n - at < PIECE_BYTES ? n - at : PIECE_BYTES;
-        kvs_store_u64(&run[k++], XXH3_64bits(p + at, piece));
+        kvs_store_u64(&run[k++], piece_hash(p + at, piece));
     }
     if (!streaming)
         return XXH3_64bits(run, k * sizeof *run);

@@ -231,8 +231,12 @@ void wrk_seq_land(struct wrk_sched *s, wrk_seq_id id, uint32_t tokens)
     uint32_t n = s->layout.block_tokens;
     KVS_ASSERT(q && q->state == WRK_SEQ_HELD);
     KVS_ASSERT(tokens <= q->token_count && tokens > q->shared * n && (tokens == q->token_count || tokens % n == 0));
-    if (!s->mixed)
+    uint32_t blocks = kvc_blocks_for(&s->layout, tokens);
+    uint32_t filled = kvc_blocks_for(&s->layout, q->computed); /* the last of these may have a head of copied tokens */
+    if (!s->mixed) {
+        wrk__unzero(s, q, filled, blocks);
         return;
+    }
     q->landing = tokens;
     q->state_at = kvc_state_block(&s->layout, tokens);
     q->kept_at = tokens == q->token_count ? q->keep : WRK_NIL;
@@ -243,7 +247,7 @@ void wrk_seq_land(struct wrk_sched *s, wrk_seq_id id, uint32_t tokens)
         for (uint32_t b = 0; b < q->table.block_count; b++)
             if (!lands(s, q, g, b))
                 give_back(s, q, g, b);
-        for (uint32_t b = 0; b < kvc_blocks_for(&s->layout, tokens); b++)
+        for (uint32_t b = 0; b < blocks; b++)
             if (row[b] == KVC_BLOCK_NONE && lands(s, q, g, b)) {
                 KVS_ASSERT(b >= q->shared); /* what the tree gave before it was for no more than this */
                 get(s, q, g, b);
@@ -251,6 +255,7 @@ void wrk_seq_land(struct wrk_sched *s, wrk_seq_id id, uint32_t tokens)
     }
     uint32_t whole = tokens < q->token_count ? tokens / n : whole_blocks(s, tokens);
     q->trimmed = whole > 0 ? whole * n - 1 : 0;
+    wrk__unzero(s, q, filled, blocks);
 }
 
 bool wrk__kinds_landed(struct wrk_sched *s, struct wrk_seq *q, uint32_t computed)

@@ -42,6 +42,28 @@ void wrk__zero(struct wrk_sched *s, uint32_t group, uint32_t page)
     z->ring[(z->head + z->count++) % z->cap] = (struct wrk_page){.group = group, .page = page};
 }
 
+/* Those of blocks [from, end) off the list: what was marked in one walk over the pages goes in one walk over the list. */
+void wrk__unzero(struct wrk_sched *s, const struct wrk_seq *q, uint32_t from, uint32_t end)
+{
+    enum { LISTED = 1, LEAVES = 2 };
+    struct wrk_zeros *z = &s->zeros;
+    size_t kept = 0;
+    for (uint32_t g = 0; g < s->layout.group_count; g++)
+        for (uint32_t b = from; b < end; b++) {
+            uint32_t page = kvc_block_row(&q->table, g)[b];
+            if (page != KVC_BLOCK_NONE && z->flag[g][page] == LISTED)
+                z->flag[g][page] = LEAVES;
+        }
+    for (size_t i = 0; i < z->count; i++) {
+        struct wrk_page p = z->ring[(z->head + i) % z->cap];
+        if (z->flag[p.group][p.page] == LEAVES)
+            z->flag[p.group][p.page] = 0;
+        else
+            z->ring[(z->head + kept++) % z->cap] = p;
+    }
+    z->count = kept;
+}
+
 size_t wrk_sched_take_zeros(struct wrk_sched *s, struct wrk_page *out, size_t cap)
 {
     struct wrk_zeros *z = &s->zeros;

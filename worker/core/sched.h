@@ -92,7 +92,8 @@ void wrk_sched_tell_time(struct wrk_sched *s, uint64_t now_us);
 uint32_t wrk_sched_flush(struct wrk_sched *s);
 struct wrk_seq_view wrk_seq_look(const struct wrk_sched *s, wrk_seq_id id); /* any id; state GONE for a stale one */
 /* HELD, before its pages are granted to a peer: entries of window and state groups are made those that a transfer of the first `tokens` tokens
- * brings (all known tokens, or whole blocks of them): want every page at or behind block `shared`. Changes nothing in other layouts. */
+ * brings (all known tokens, or whole blocks of them): want every page at or behind block `shared`. In all layouts these pages leave the zero
+ * list: each is overwritten whole, or wrk_seq_ready has to be called with `rezero` (or the pages fenced, or given back). */
 void wrk_seq_land(struct wrk_sched *s, wrk_seq_id id, uint32_t tokens);
 /* The pages that a source can have for such a transfer. whole: of cached blocks (a fetch), not of a prompt that is computed to its end. */
 bool wrk_page_lands(const struct kvc_layout *l, uint32_t group, uint32_t block, uint32_t tokens, bool whole);

@@ -104,6 +104,7 @@ void wrk__seq_remove(struct wrk_sched *s, struct wrk_seq *q); /* pages back, slo
 void wrk__seq_drop_pages(struct wrk_sched *s, struct wrk_seq *q);
 
 void wrk__zero(struct wrk_sched *s, uint32_t group, uint32_t page); /* on the zero list */
+void wrk__unzero(struct wrk_sched *s, const struct wrk_seq *q, uint32_t from, uint32_t end); /* off it: pages of blocks [from, end) */
 
 /* kinds.c; all do nothing without window and state groups */
 bool wrk__by_quota(const struct wrk_sched *s, uint32_t group);

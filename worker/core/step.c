@@ -271,7 +271,7 @@ struct wrk_sched_stats wrk_sched_stats(const struct wrk_sched *s)
         out.fenced += q->state == WRK_SEQ_FENCED;
         uint32_t left = q->token_count - q->computed;
         bool writes = q->running && q->state == WRK_SEQ_READY;
-        bool others = q->hold && q->state != WRK_SEQ_READY; /* a transfer brings it */
+        bool others = q->state == WRK_SEQ_HELD || (q->hold && q->state == WRK_SEQ_WAITING); /* a transfer brings it */
         out.decoding += writes;
         out.context_tokens += writes ? q->computed : 0;
         if (wanted && !others && !q->deferred && (!q->running || left > 1))

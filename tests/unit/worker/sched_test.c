@@ -506,6 +506,63 @@ static void test_page_is_zeroed_once_and_again_when_it_changes_hands(void **stat
     bench_fini(&b);
 }
 
+static struct wrk_seq_config held_config(const int32_t *ids, uint32_t count)
+{
+    return (struct wrk_seq_config){
+        .owner = WRK_OWNER_DECODE, .tokens = ids, .token_count = count, .tokens_max = count + 9, .hold = true, .logits = WRK_LOGITS_SAMPLE};
+}
+
+/* What a transfer overwrites whole is not zeroed first; what it may have left half written is. */
+static void test_pages_that_a_transfer_fills_are_not_zeroed(void **state)
+{
+    (void)state;
+    struct bench b;
+    struct wrk_page list[64];
+    int32_t ids[10] = {1, 2, 3, 4, 5, 6, 8, 9, 10, 11};
+    bench_init(&b, 20, 8, 4, 8);
+    struct wrk_seq_config c = held_config(ids, 10);
+    wrk_seq_id a, f;
+    assert_int_equal(wrk_seq_open(b.s, &c, &f, NULL), KVS_OK);
+    assert_int_equal(wrk_seq_open(b.s, &c, &a, NULL), KVS_OK);
+    wrk_sched_admit(b.s);
+    uint32_t blocks = wrk_seq_look(b.s, a).table->block_count;
+    assert_true(blocks > 3);       /* 10 tokens are 3 blocks; the rest is room for the answer */
+    wrk_seq_land(b.s, a, 8);       /* a fetch of the first two */
+    size_t n = wrk_sched_take_zeros(b.s, list, 64);
+    assert_int_equal(n, 2 * blocks + 2 * (blocks - 2)); /* all of f's, in order, and the others of a's; 2 groups */
+    const struct kvc_block_table *t = wrk_seq_look(b.s, a).table;
+    for (size_t i = 0; i < n; i++) {
+        assert_int_not_equal(list[i].page, kvc_block_row(t, list[i].group)[0]);
+        assert_int_not_equal(list[i].page, kvc_block_row(t, list[i].group)[1]);
+    }
+    wrk_seq_ready(b.s, a, 4, true); /* only the first one came */
+    n = wrk_sched_take_zeros(b.s, list, 64);
+    assert_int_equal(n, 2 * (blocks - 1));
+    assert_int_equal(list[0].page, kvc_block_row(t, list[0].group)[1]);
+    wrk_seq_land(b.s, f, 10); /* a prompt that is computed elsewhere; its pages were zeroed before */
+    assert_int_equal(wrk_sched_take_zeros(b.s, list, 64), 0);
+    bench_fini(&b);
+}
+
+/* A prompt that a transfer brings is nothing that later ones would wait for. */
+static void test_what_a_transfer_brings_is_not_left_to_compute(void **state)
+{
+    (void)state;
+    struct bench b;
+    int32_t ids[10] = {1, 2, 3, 4, 5, 6, 8, 9, 10, 11};
+    bench_init(&b, 20, 8, 4, 0);
+    struct wrk_seq_config c = held_config(ids, 10);
+    wrk_seq_id a;
+    assert_int_equal(wrk_seq_open(b.s, &c, &a, NULL), KVS_OK);
+    assert_int_equal(wrk_sched_stats(b.s).prefill_left, 0); /* it waits for pages */
+    wrk_sched_admit(b.s);
+    assert_int_equal(wrk_seq_look(b.s, a).state, WRK_SEQ_HELD);
+    assert_int_equal(wrk_sched_stats(b.s).prefill_left, 0);
+    wrk_seq_ready(b.s, a, 4, true); /* not all of it came */
+    assert_int_equal(wrk_sched_stats(b.s).prefill_left, 6);
+    bench_fini(&b);
+}
+
 static void test_blocks_an_entry_completes(void **state)
 {
     (void)state;
@@ -559,6 +616,8 @@ int main(void)
         cmocka_unit_test(test_held_pages_are_filled_by_others_and_fenced),
         cmocka_unit_test(test_paused_sequence_keeps_its_pages_and_its_place),
         cmocka_unit_test(test_page_is_zeroed_once_and_again_when_it_changes_hands),
+        cmocka_unit_test(test_pages_that_a_transfer_fills_are_not_zeroed),
+        cmocka_unit_test(test_what_a_transfer_brings_is_not_left_to_compute),
         cmocka_unit_test(test_blocks_an_entry_completes),
         cmocka_unit_test(test_stale_id_names_nothing),
     };
