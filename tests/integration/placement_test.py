@@ -219,7 +219,7 @@ def forced_preemption(kv, transport):
     rows = [golden()[i] for i in (1, 2, 3, 11)] + [continued(golden()[11])]
     shape = Shape(kv, transport)
     want = alone(kv, rows, 60)
-    slower = f"decode.after_token=delay:{2 * SLOW:.0f}@1+"  # so that the requests stand in one batch, however late a machine sends them
+    slower = f"decode.after_token=delay:{5 * SLOW:.0f}@1+"  # so that the requests stand in one batch, however late a machine sends them
     often = ";".join(f"decode.preempt=error@{at}" for at in range(9, 600, 40))  # each round has 59 of these moments at least
 
     def go(env):

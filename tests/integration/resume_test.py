@@ -7,7 +7,7 @@ import threading
 from kvasir_cluster import *
 
 SHAPE = ["--context", 512, "--kv-type", "f32", "--block-tokens", 16, "--group-layers", 1, "--chunk-tokens", 7]
-SLOWLY = {"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:6@1+"}
+SLOWLY = {"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:10@1+"}
 ALONE = {"KVASIR_FAILPOINTS_SET": "decode.after_token=delay:40@1+"}  # one stream that must last until something else has come about
 LENGTH = 90
 

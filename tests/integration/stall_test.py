@@ -70,15 +70,15 @@ def test_who_does_not_read_is_cut_and_who_reads_slowly_is_not():
         want = {x["index"]: list(zip(x["token_ids"], x["kvasir"]["logits"])) for x in whole}
         assert all(len(rows) == N for rows in want.values()), "the model stopped early"
         before = c.metrics()
+        start = time.monotonic()
         s = ask(c, 4096)
         wait_for("it runs", 30 * SLOW, lambda: running(c) == 1)
-        start = time.monotonic()
         wait_for("the client is cut", 10 * STALL, lambda: cut(c) == 1)
         took = time.monotonic() - start
         back = c.idle(10)
         now = c.metrics()
         print(f"        cut after {took:.2f} s (limit {STALL:g}), pages back after {back:.2f} s more")
-        assert took > STALL * 0.9, "too soon"
+        assert took >= STALL, "too soon"
         assert running(c) == 0
         made = now.get("kvasir_generation_tokens_total") - before.get("kvasir_generation_tokens_total")
         assert 0 < made < N * CHOICES, f"{made} tokens: it was not cut in mid-stream"
@@ -124,7 +124,7 @@ def test_an_answer_that_is_no_stream():
 
 
 def test_without_the_limit_the_deadline_is_the_end():
-    deadline = 3 * STALL
+    deadline = 5 * STALL
     with cluster(0, "--deadline", deadline) as c:
         s = ask(c, 4096)
         wait_for("it runs", 30 * SLOW, lambda: running(c) == 1)

@@ -69,7 +69,7 @@ static void test_cores(void **state)
 
 /* ---- embedded discovery ---- */
 
-enum { ROUTER, WORKER_A, WORKER_B, MEMBERS, WAIT_MS = 15000 };
+enum { ROUTER, WORKER_A, WORKER_B, MEMBERS, WAIT_MS = 60000 };
 
 static struct {
     struct participant p;
@@ -269,6 +269,9 @@ static void test_embedded(void **state)
         fired = tst_nomem_disarm();
         kvs_timer_destroy(timer);
         kvs_loop_destroy(loop);
+        for (int i = 0; i < 30000 && tst_nomem_live() != live; i++) {
+            kvs_sleep_us(1000); /* threads of the streams may be at their last words */
+        }
         if (tst_nomem_live() != live) {
             fail_msg("allocation %lld: %lld are left over", (long long)n, (long long)(tst_nomem_live() - live));
         }

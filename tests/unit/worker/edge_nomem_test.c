@@ -254,6 +254,11 @@ static void test_requests(void **state)
     daemon_stop(&prefill);
 }
 
+static bool parted(void *arg)
+{
+    return !linked(arg);
+}
+
 static bool over_or_linked(void *arg)
 {
     return is_over(arg) || linked(NULL);
@@ -268,6 +273,7 @@ static void test_start(void **state)
     (void)snprintf(victim, sizeof victim, "%s", decode.thread_name);
     daemon_start(&prefill);
     for (bool reached = true; reached && n < 4000; n += n < STEP_AFTER ? 1 : 1 + n / 5) {
+        assert_true(rig_wait(parted, NULL, 20000)); /* the page no longer speaks of the one before */
         tst_nomem_arm(n);
         daemon_start(&decode);
         if (!rig_wait(over_or_linked, &decode, 20000))
