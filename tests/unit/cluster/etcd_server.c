@@ -1,5 +1,5 @@
-/* etcd_server.c - see etcd_server.h. Ports are bound once to learn free ones and then handed to etcd: a small race that
- * a second attempt with fresh ports covers.
+/* etcd_server.c - see etcd_server.h. Ports stay bound here, with nobody listening, while etcd listens there, dies and is started again (Go
+ * shares them, by SO_REUSEADDR): the kernel gives them to nobody else.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -41,14 +41,15 @@ bool etcd_is_there(void)
     return false;
 }
 
-static uint16_t free_port(void)
+static uint16_t held_port(int *held_out)
 {
     struct sockaddr_in a = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t n = sizeof a;
-    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_true(fd >= 0 && bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), one = 1;
+    assert_true(fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0);
+    assert_true(bind(fd, (struct sockaddr *)&a, sizeof a) == 0);
     assert_int_equal(getsockname(fd, (struct sockaddr *)&a, &n), 0);
-    (void)close(fd);
+    *held_out = fd;
     return ntohs(a.sin_port);
 }
 
@@ -235,40 +236,31 @@ void etcd_compact(struct etcd_servers *s, long revision)
     assert_true(etcd_post(s, 0, "/v3/kv/compaction", body, out, sizeof out, 10000));
 }
 
-static void start_once(struct etcd_servers *s)
-{
-    size_t used = (size_t)snprintf(s->url, sizeof s->url, "etcd://");
-    for (int i = 0; i < s->nodes; i++) {
-        s->port[i] = free_port();
-        s->peer_port[i] = free_port();
-        used += (size_t)snprintf(s->url + used, sizeof s->url - used, "%s127.0.0.1:%u", i > 0 ? "," : "", s->port[i]);
-    }
-    for (int i = 0; i < s->nodes; i++) {
-        etcd_run(s, i);
-    }
-}
-
 void etcd_start(struct etcd_servers *s, int nodes)
 {
     memset(s, 0, sizeof *s);
     s->nodes = nodes;
     (void)snprintf(s->dir, sizeof s->dir, "/tmp/kvs-etcd-XXXXXX");
     assert_non_null(mkdtemp(s->dir));
-    start_once(s);
-    if (!wait_some(s, WAIT_US)) { /* a port was taken meanwhile, perhaps */
-        for (int i = 0; i < nodes; i++) {
-            etcd_kill(s, i);
-            etcd_wipe(s, i);
-        }
-        start_once(s);
-        etcd_wait(s);
+    size_t used = (size_t)snprintf(s->url, sizeof s->url, "etcd://");
+    for (int i = 0; i < nodes; i++) {
+        s->port[i] = held_port(&s->held[2 * i]);
+        s->peer_port[i] = held_port(&s->held[2 * i + 1]);
+        used += (size_t)snprintf(s->url + used, sizeof s->url - used, "%s127.0.0.1:%u", i > 0 ? "," : "", s->port[i]);
     }
+    for (int i = 0; i < nodes; i++) {
+        etcd_run(s, i);
+    }
+    etcd_wait(s);
 }
 
 void etcd_stop(struct etcd_servers *s)
 {
     for (int i = 0; i < s->nodes; i++) {
         etcd_kill(s, i);
+        (void)close(s->held[2 * i]);
+        (void)close(s->held[2 * i + 1]);
     }
+    s->nodes = 0;
     (void)nftw(s->dir, remove_one, 16, FTW_DEPTH | FTW_PHYS);
 }

@@ -1,4 +1,4 @@
-/* etcd_server.h - real etcd servers for tests: one to three nodes on ports that the kernel chose, data in a fresh folder.
+/* etcd_server.h - real etcd servers for tests: one to three nodes on ports that the kernel chose and keeps for them, data in a fresh folder.
  * A test without the program skips. Servers die with the test (PR_SET_PDEATHSIG) and are ended by their pids.
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_TEST_ETCD_SERVER_H
@@ -14,6 +14,7 @@ struct etcd_servers {
     int nodes;
     char dir[64];
     uint16_t port[ETCD_NODES_MAX], peer_port[ETCD_NODES_MAX];
+    int held[2 * ETCD_NODES_MAX]; /* sockets that keep the ports ours */
     pid_t pid[ETCD_NODES_MAX];
     char url[160]; /* etcd://127.0.0.1:PORT,... */
 };
