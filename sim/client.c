@@ -454,8 +454,15 @@ void sim_client_over(struct sim *s, uint64_t id, kvs_status st, const char *text
     check_end(s, r, st, text);
     post_client(s, s->now_us + BACK_US, check_gone, id, 0);
     uint64_t ms = (s->now_us - r->begun_us) / 1000;
-    if (ms > s->report.n[SIM_N_slowest_ms])
+    if (ms > s->report.n[SIM_N_slowest_ms]) {
         s->report.n[SIM_N_slowest_ms] = ms;
-    sim_count(s, st == KVS_OK ? SIM_N_ok : rejected ? SIM_N_rejected : st == KVS_REQ_CANCELLED ? SIM_N_left : SIM_N_errors, 1);
-    sim_count(s, SIM_N_deadlines, st == KVS_REQ_DEADLINE);
+        s->witness[SIM_N_slowest_ms] = id;
+    }
+    sim_counter end = st == KVS_OK ? SIM_N_ok : rejected ? SIM_N_rejected : st == KVS_REQ_CANCELLED ? SIM_N_left : SIM_N_errors;
+    sim_count(s, end, 1);
+    s->witness[end] = id;
+    if (st == KVS_REQ_DEADLINE) {
+        sim_count(s, SIM_N_deadlines, 1);
+        s->witness[SIM_N_deadlines] = id;
+    }
 }

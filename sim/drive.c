@@ -14,6 +14,7 @@
 #define SCENARIO_BYTES_MAX 65536
 
 static const struct sim_drive *drive;
+static struct sim_report sum; /* of the runs that are over */
 
 static void replay(uint64_t seed)
 {
@@ -21,11 +22,19 @@ static void replay(uint64_t seed)
     fflush(stdout);
 }
 
+/* That the failure was found where pages moved and things broke, and not by looking at nothing. */
+static void print_seen(const struct sim_report *last)
+{
+    printf("until then: kv_messages=%llu faults=%llu\n", (unsigned long long)(sum.n[SIM_N_kv_messages] + last->n[SIM_N_kv_messages]),
+           (unsigned long long)(sum.n[SIM_N_faults] + last->n[SIM_N_faults]));
+}
+
 /* An assertion of a core: what led to it is more useful than a core file. This is a test program: stdio in a handler is accepted. */
 static void on_abort(int sig)
 {
     (void)signal(sig, SIG_DFL);
     sim_print_current();
+    print_seen(sim_current_report());
     printf("FAILED seed %llu: %s\n", (unsigned long long)sim_current_seed(), sig == SIGABRT ? "an assertion failed" : "a fault of the process");
     replay(sim_current_seed());
     (void)raise(sig);
@@ -63,6 +72,7 @@ static bool run_one(const struct sim_scenario *s, uint64_t seed, struct sim_repo
 {
     char why[512] = "";
     if (!sim_run(s, seed, drive->trace, out, why, sizeof why)) {
+        print_seen(out);
         printf("FAILED seed %llu: %s\n", (unsigned long long)seed, why);
         replay(seed);
         return false;
@@ -78,7 +88,6 @@ static bool run_one(const struct sim_scenario *s, uint64_t seed, struct sim_repo
 int sim_drive(const struct sim_drive *d, struct kvs_error *err)
 {
     static struct sim_scenario scenario;
-    static struct sim_report sum;
     char why[512] = "";
     drive = d;
     memset(&sum, 0, sizeof sum);

@@ -26,6 +26,12 @@ uint64_t sim_current_seed(void)
     return current != NULL ? current->seed : 0;
 }
 
+const struct sim_report *sim_current_report(void)
+{
+    static const struct sim_report none;
+    return current != NULL ? &current->report : &none;
+}
+
 static void name_nodes(struct sim *s)
 {
     static const char *const name[4] = {"router", "prefill", "decode", "both"};
@@ -102,7 +108,7 @@ static bool holds(const struct sim_expect *e, const struct sim_report *r)
     return e->op == '=' ? n == e->number : e->op == '<' ? n < e->number : n > e->number;
 }
 
-static bool met(const struct sim_scenario *c, const struct sim_report *r, bool total, char *why, size_t cap)
+static bool met(const struct sim_scenario *c, const struct sim_report *r, bool total, sim_counter *unmet_out, char *why, size_t cap)
 {
     for (uint32_t i = 0; i < c->expect_count; i++) {
         const struct sim_expect *e = &c->expect[i];
@@ -110,6 +116,7 @@ static bool met(const struct sim_scenario *c, const struct sim_report *r, bool t
             continue;
         kvs_format(why, cap, "expected %s %c %llu, but it is %llu", sim_counter_name(e->counter), e->op, (unsigned long long)e->number,
                    (unsigned long long)r->n[e->counter]);
+        *unmet_out = (sim_counter)e->counter;
         return false;
     }
     return true;
@@ -117,7 +124,8 @@ static bool met(const struct sim_scenario *c, const struct sim_report *r, bool t
 
 bool sim_totals_met(const struct sim_scenario *scenario, const struct sim_report *sum, char *why_out, size_t why_cap)
 {
-    return met(scenario, sum, true, why_out, why_cap);
+    sim_counter unmet;
+    return met(scenario, sum, true, &unmet, why_out, why_cap);
 }
 
 static void play(struct sim *s)
@@ -160,8 +168,13 @@ bool sim_run(const struct sim_scenario *scenario, uint64_t seed, bool trace, str
     }
     *out = s->report;
     out->trace_hash = hash;
+    sim_counter unmet = SIM_COUNTER_COUNT;
     if (!failed)
-        failed = !met(scenario, out, false, why_out, why_cap);
+        failed = !met(scenario, out, false, &unmet, why_out, why_cap);
+    if (failed && !trace && unmet != SIM_COUNTER_COUNT) {
+        s->about = (struct sim_about){.request = s->witness[unmet], .node = SIM_NOBODY};
+        sim_print_story(s);
+    }
     destroy(s);
     current = NULL;
     return !failed;

@@ -13,5 +13,6 @@ bool sim_totals_met(const struct sim_scenario *scenario, const struct sim_report
 /* What a handler of SIGABRT may call: the notes of the run in progress (an assertion of a core has failed). */
 void sim_print_current(void);
 uint64_t sim_current_seed(void);
+const struct sim_report *sim_current_report(void); /* so far; never NULL */
 
 #endif

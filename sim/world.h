@@ -107,6 +107,7 @@ struct sim {
     bool failed;
     char why[512];
     struct sim_about about;
+    uint64_t witness[SIM_COUNTER_COUNT]; /* the last request that a counter of ends has counted: whose story an unmet expectation tells */
     struct sim_note *notes; /* ring */
     uint32_t note_next;
     bool echo; /* --trace: print every note as it comes */

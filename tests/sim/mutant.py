@@ -91,8 +91,10 @@ def main():
         out, status = (e.stdout or b"").decode(errors="replace") + "\nFAILED seed ?: it never ends", 1
     os.remove(stem)
     found = re.findall(r"^FAILED seed (\S+): (.*)$", out, flags=re.M)
+    seen = re.findall(r"^until then: kv_messages=(\d+) faults=(\d+)$", out, flags=re.M)
     if status != 0 and found:
-        print(f"caught at seed {found[-1][0]} of {seeds} ({scenario}): {what}\n  {found[-1][1]}")
+        moved, faults = map(int, seen[-1]) if seen else (0, 0)
+        print(f"caught at seed {found[-1][0]} of {seeds} ({scenario}), {moved} messages of KV and {faults} faults until then: {what}\n  {found[-1][1]}")
         return 0
     print(f"FAILED: this mutant survives {seeds} seeds of {scenario}: {what}\n{out[-2000:]}")
     return 1

@@ -112,12 +112,62 @@ static void a_scenario_is_read_strictly(void **state)
     assert_int_equal(scenario.command[1].until_us, 9000000);
 }
 
+/* What is printed between the two. */
+struct printed {
+    char path[32], text[8192];
+    int fd, out;
+};
+
+static void print_aside(struct printed *p)
+{
+    kvs_format(p->path, sizeof p->path, "/tmp/kvasir-story-XXXXXX");
+    p->fd = mkstemp(p->path);
+    p->out = dup(1);
+    assert_true(p->fd >= 0 && p->out >= 0);
+    fflush(stdout);
+    assert_true(dup2(p->fd, 1) == 1);
+}
+
+static void print_again(struct printed *p)
+{
+    fflush(stdout);
+    assert_true(dup2(p->out, 1) == 1);
+    close(p->out);
+    ssize_t n = pread(p->fd, p->text, sizeof p->text - 1, 0);
+    close(p->fd);
+    unlink(p->path);
+    assert_true(n > 0);
+    p->text[n] = '\0';
+}
+
+/* What a run was to show and has not: the story of the request that it was seen at. */
+static void an_unmet_expectation_tells_a_story(void **state)
+{
+    (void)state;
+    static struct sim_scenario scenario;
+    static struct printed p;
+    struct sim_report out;
+    char why[512] = "";
+    const char *text = "workers prefill 1 decode 1\nset restart_us 0\nevery 20ms request prompt 20..100 answer 10..60 from 400ms until 1200ms\n"
+                       "at 800ms kill decode-0\nat 5s heal\nexpect rejected = 0\nexpect errors = 0\n";
+    assert_int_equal(sim_scenario_parse(text, &scenario, NULL), KVS_OK);
+    print_aside(&p);
+    bool good = sim_run(&scenario, 1, false, &out, why, sizeof why);
+    print_again(&p);
+    assert_false(good);
+    assert_non_null(strstr(why, "but it is"));
+    assert_non_null(strstr(p.text, "what concerns request "));
+    assert_non_null(strstr(p.text, "is over: busy_no_worker"));
+    assert_null(strstr(p.text, "is over: ok"));
+}
+
 /* A page or a request is named: its story is told, and nothing of the others'. */
 static void a_failure_tells_its_story(void **state)
 {
     (void)state;
     struct sim s = {.node_count = 2, .router_count = 1};
-    char path[] = "/tmp/kvasir-story-XXXXXX", text[2048];
+    static struct printed p;
+    const char *text = p.text;
     kvs_format(s.node[0].id, sizeof s.node[0].id, "router");
     kvs_format(s.node[1].id, sizeof s.node[1].id, "decode-0");
     sim_notes_create(&s);
@@ -129,21 +179,11 @@ static void a_failure_tells_its_story(void **state)
     sim_note(&s, 0, "place request %r", 8);
     sim_note(&s, 0, "request %r is given to %n", 9, 1);
     sim_note(&s, SIM_NOBODY, "%n is killed", 1);
-    int fd = mkstemp(path), out = dup(1);
-    assert_true(fd >= 0 && out >= 0);
-    fflush(stdout);
-    assert_true(dup2(fd, 1) == 1);
+    print_aside(&p);
     sim_about_page(&s, 1, 2, 5);
     sim_print_story(&s);
-    fflush(stdout);
-    assert_true(dup2(out, 1) == 1);
-    close(out);
-    ssize_t n = pread(fd, text, sizeof text - 1, 0);
-    close(fd);
-    unlink(path);
+    print_again(&p);
     sim_notes_free(&s);
-    assert_true(n > 0);
-    text[n] = '\0';
     assert_non_null(strstr(text, "page 5 of group 2 of decode-0"));
     assert_non_null(strstr(text, "grant abc for request 7: 3 pages"));
     assert_non_null(strstr(text, "place request 7"));
@@ -193,6 +233,7 @@ int main(void)
         cmocka_unit_test(expectations_bite),
         cmocka_unit_test(a_scenario_is_read_strictly),
         cmocka_unit_test(a_failure_tells_its_story),
+        cmocka_unit_test(an_unmet_expectation_tells_a_story),
         cmocka_unit_test(the_model_depends_on_all_inputs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
