@@ -179,10 +179,7 @@ static bool fell_silent(struct client *c, int64_t revision)
     cls_echo_verdict v =
         c->watch_created ? cls_echo_look(&c->echo, revision, kvs_now_us(), c->ttl_us) : CLS_ECHO_FINE;
     c->dirty = c->dirty || (v == CLS_ECHO_ASK && c->registered);
-    if (v == CLS_ECHO_DEAD) {
-        c->stats.silent_watches++;
-        backend_down(c, "the watch of the members had fallen silent; it begins anew", false);
-    }
+    c->stats.silent_watches += v == CLS_ECHO_DEAD;
     return v == CLS_ECHO_DEAD;
 }
 

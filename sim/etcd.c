@@ -588,6 +588,15 @@ void sim_etcd_expire(struct sim *s, uint32_t node)
     }
 }
 
+void sim_etcd_deafen(struct sim *s, uint32_t node)
+{
+    for (uint32_t i = 0; i < s->etcd->watch_count; i++)
+        if (s->etcd->watch[i].node == node && !s->etcd->watch[i].ended) {
+            sim_note(s, SIM_NOBODY, "a watch of %n falls silent", node);
+            s->etcd->watch[i].ended = true;
+        }
+}
+
 void sim_etcd_heal(struct sim *s)
 {
     struct sim_etcd *e = s->etcd;

@@ -75,6 +75,7 @@ void sim_etcd_starve(struct sim *s, uint64_t for_us);     /* watches lag behind 
 void sim_etcd_leaderless(struct sim *s, uint64_t for_us); /* of three nodes, two are gone */
 void sim_etcd_compact(struct sim *s);
 void sim_etcd_expire(struct sim *s, uint32_t node); /* the lease of a live process ends, whoever is to blame */
+void sim_etcd_deafen(struct sim *s, uint32_t node); /* its watches say nothing more, for good, and it is not told */
 void sim_etcd_heal(struct sim *s);
 
 #endif

@@ -279,7 +279,7 @@ static void on_process(struct sim *s, const struct sim_command *c)
 static void on_etcd(struct sim *s, const struct sim_command *c)
 {
     uint64_t us = sim_draw(s, c->duration.low, c->duration.high);
-    bool whom = c->action == SIM_ETCD_CUT || c->action == SIM_ETCD_EXPIRE;
+    bool whom = c->action == SIM_ETCD_CUT || c->action == SIM_ETCD_EXPIRE || c->action == SIM_ETCD_DEAF;
     uint32_t node = whom ? choose(s, c->who[0]) : SIM_NOBODY;
     if (!s->set.etcd || (whom && node == SIM_NOBODY))
         return;
@@ -292,6 +292,7 @@ static void on_etcd(struct sim *s, const struct sim_command *c)
     case SIM_ETCD_LEADERLESS: sim_etcd_leaderless(s, us); break;
     case SIM_ETCD_COMPACT: sim_etcd_compact(s); break;
     case SIM_ETCD_CUT: sim_etcd_partition(s, node, us); break;
+    case SIM_ETCD_DEAF: sim_etcd_deafen(s, node); break;
     default: sim_etcd_expire(s, node); break;
     }
 }
@@ -320,7 +321,8 @@ static void command(struct sim *s, struct sim_event *e)
     case SIM_ETCD_LEADERLESS:
     case SIM_ETCD_COMPACT:
     case SIM_ETCD_CUT:
-    case SIM_ETCD_EXPIRE: on_etcd(s, c); break;
+    case SIM_ETCD_EXPIRE:
+    case SIM_ETCD_DEAF: on_etcd(s, c); break;
     default: on_process(s, c); break;
     }
 }

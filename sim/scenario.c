@@ -222,7 +222,8 @@ static bool parse_action(struct line *l, struct sim_command *c)
     static const struct action_row etcd[] = {
         {"kill", SIM_ETCD_KILL, 0, true},       {"wipe", SIM_ETCD_WIPE, 0, true},  {"hang", SIM_ETCD_HANG, 0, true},
         {"lag", SIM_ETCD_LAG, 0, true},         {"leaderless", SIM_ETCD_LEADERLESS, 0, true},
-        {"compact", SIM_ETCD_COMPACT, 0, false}, {"cut", SIM_ETCD_CUT, 1, true},    {"expire", SIM_ETCD_EXPIRE, 1, false}};
+        {"compact", SIM_ETCD_COMPACT, 0, false}, {"cut", SIM_ETCD_CUT, 1, true},    {"expire", SIM_ETCD_EXPIRE, 1, false},
+        {"deaf", SIM_ETCD_DEAF, 1, false}};
     if (take(l, "etcd"))
         return take_action(l, c, etcd, sizeof etcd / sizeof etcd[0]);
     if (!take_action(l, c, action, sizeof action / sizeof action[0]))

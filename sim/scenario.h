@@ -12,6 +12,7 @@
  *           set KEY VALUE | heal
  *           etcd kill for A..B | etcd wipe for A..B (killed, and back without its data) | etcd hang for A..B | etcd lag for A..B (watches)
  *           etcd leaderless for A..B | etcd compact | etcd cut WHO for A..B (they do not reach each other) | etcd expire WHO (its lease ends)
+ *           etcd deaf WHO (its watches say nothing more, and it is not told)
  *   WHO: a node's name (router, router-1, prefill-0, decode-1, ...), `any` (worker), `prefill`, `decode` or `router` (one of these, drawn)
  * Times take us, ms or s. A # begins a comment. Anything that is not understood is an error with its line.
  * SPDX-License-Identifier: Apache-2.0 */
@@ -72,6 +73,7 @@ typedef enum sim_action {
     SIM_ETCD_COMPACT,
     SIM_ETCD_CUT,
     SIM_ETCD_EXPIRE,
+    SIM_ETCD_DEAF,
     SIM_SET,
     SIM_HEAL
 } sim_action;
