@@ -147,6 +147,10 @@ static kvs_status read_state(struct mdl_card *c, const struct mdl_card_reader *r
         return s;
     c->ssm.heads = heads;
     c->ssm.per_channel = strcmp(c->arch, "mamba") == 0;
+    if (c->ssm.per_channel)
+        s = mdl_card_optional_bool(r, "ssm.dt_b_c_rms", &c->ssm.normed_steps);
+    if (s != KVS_OK)
+        return s;
     if (!c->ssm.per_channel && (c->ssm.inner % heads != 0 || heads % c->ssm.groups != 0))
         return kvs_fail(r->err, KVS_SELF_MODEL,
                         "%s.ssm.time_step_rank: %" PRIu32 " heads do not divide %" PRIu32 " channels, or %" PRIu32

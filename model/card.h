@@ -36,6 +36,7 @@ struct mdl_card {
         uint32_t heads;                          /* per_channel: rank of the time step */
         bool per_channel;                        /* mamba: each channel has its own time step; else each head */
         uint32_t groups;                         /* that share B and C */
+        bool normed_steps; /* per_channel: the time step's low form, B and C are normed (FalconMamba) */
     } ssm;
     uint32_t ff;             /* feed_forward_length; 0: no layer has a feed-forward part */
     uint32_t vocab;          /* rows of token_embd */

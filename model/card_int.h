@@ -20,6 +20,7 @@ enum {
     MDL_KEYS_STATE = 1u << 3,   /* ssm.* */
     MDL_KEYS_LATENT = 1u << 4,  /* lora ranks, *_mla lengths, yarn_log_multiplier */
     MDL_KEYS_GEMMA = 1u << 5,   /* soft caps, what the picture part of the model has */
+    MDL_KEYS_STEPS = 1u << 6,   /* ssm.dt_b_c_rms */
 };
 
 /* How an architecture's layers remember. */

@@ -5,6 +5,7 @@
  * part's block table names for its last token (kvcache/layout.h): the convolution's last inputs, then the scan's states.
  *
  *   Mamba     h -> in: x | z;  x -> conv -> x';  x' -> low: dt | B | C;  dt -> dt';  scan(x', dt', B, C) * silu(z) -> out
+ *             (FalconMamba: dt, B and C normed before)
  *   Mamba 2   h -> in: z | x B C | dt;  x B C -> conv;  norm of groups(scan(x, dt, B, C) * silu(z)) -> out
  * SPDX-License-Identifier: Apache-2.0 */
 #include "engine/block/block.h"
@@ -153,6 +154,20 @@ static void project(struct eng_run *r, const struct eng_weight *w, const float *
     eng_team_barrier(r->self);
 }
 
+/* The time step's low form, B and C, each by itself. */
+static void norm_steps(struct eng_run *r, uint32_t rank, uint32_t size)
+{
+    struct eng_ctx *c = r->c;
+    ENG_OWN_ROWS (r, i) {
+        float *low = eng_row_at(c->low, i, c->low_stride);
+        float *const part[3] = {low, low + rank, low + rank + size};
+        for (int p = 0; p < 3; p++) {
+            eng_row_bad(c, i, r->ops->norm(part[p], NULL, p == 0 ? rank : size, r->card->norm_eps, part[p]));
+        }
+    }
+    eng_team_barrier(r->self);
+}
+
 static void mamba(struct eng_run *r, uint32_t layer)
 {
     struct eng_ctx *c = r->c;
@@ -160,6 +175,9 @@ static void mamba(struct eng_run *r, uint32_t layer)
     uint32_t rank = r->card->ssm.heads, size = r->card->ssm.state_size;
     convolve(r, layer, 0);
     project(r, &w->x, c->mid, c->mid_stride, c->low, c->low_stride);
+    if (r->card->ssm.normed_steps) {
+        norm_steps(r, rank, size);
+    }
     project(r, &w->dt, c->low, c->low_stride, c->dt, c->dt_stride);
     scan(r, layer, c->dt, c->dt_stride, c->low + rank, c->low + rank + size, c->low_stride);
     finish(r, layer, r->card->ssm.inner);

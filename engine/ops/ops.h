@@ -92,7 +92,7 @@ struct eng_ops {
     void (*row)(const struct eng_weight *w, uint32_t row, float *x_out);
 
     /* Rows. */
-    bool (*norm)(const float *x, const float *weight, uint32_t n, float eps, float *y_out);
+    bool (*norm)(const float *x, const float *weight, uint32_t n, float eps, float *y_out); /* weight NULL: all 1 */
     bool (*quantize)(const float *x, uint32_t n, int16_t *q_out, float *dx_out, float *sx_out, int32_t *sum_out);
     void (*add)(float *x, const float *y, uint32_t n);
     void (*scale)(float *x, float s, uint32_t n);

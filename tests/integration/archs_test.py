@@ -36,8 +36,11 @@ MODELS = [
     ("tiny-smollm3", None, CONTEXT, [[FULL]] * 5, 0.0005, 0),  # ours, from here on: tests/vectors/engine
     ("tiny-biased", None, CONTEXT, [[FULL]] * 2, 0.0005, 0),
     ("tiny-gemma3-caps", None, CONTEXT, [[FULL if i == 2 else WINDOWED] for i in range(4)], 0.0005, 0),
+    ("tiny-falcon-mamba", None, CONTEXT, [[STATE]] * 3, 0.0005, 0),
     ("tiny-deepseek2-lite", None, CONTEXT, [[FULL]] * 3, 0.0005, 0),
     ("tiny-deepseek2-v3", None, CONTEXT, [[FULL]] * 3, 0.0005, 0),
+    ("tiny-deepseek2-kvb", "tiny-deepseek2-v3", CONTEXT, [[FULL]] * 3, 0.0005, 0),
+    ("tiny-deepseek2-yarn", None, CONTEXT, [[FULL]] * 2, 0.0005, 0),
     ("tiny-granitehybrid-moe", None, CONTEXT, [[STATE], [FULL], [STATE]], 0.0005, 0),
 ]
 
@@ -69,13 +72,13 @@ def far_from(got, row, bound, margin):
     return worst
 
 
-def pages(kind, tokens):
+def pages(kind, tokens, block=BLOCK, window=WINDOW):
     """What travels of one layer's cache: whatever going on needs, and going on once more from the prompt's last whole block that can be reused."""
-    blocks, reused = -(-tokens // BLOCK), (tokens - 1) // BLOCK * BLOCK
+    blocks, reused = -(-tokens // block), (tokens - 1) // block * block
     if kind == WINDOWED:
-        return blocks - max(0, reused - WINDOW + 1) // BLOCK
+        return blocks - max(0, reused - window + 1) // block
     if kind == STATE:
-        return 1 + (tokens > BLOCK)
+        return 1 + (tokens > block)
     return blocks
 
 
@@ -86,6 +89,14 @@ def check_pages(d, layers, tokens):
     want = [pages(kind, tokens) for kind in kinds]
     assert got == want, f"{got} pages of {tokens} tokens landed in the groups, not {want}"
     assert d("kvasir_kv_transfer_pages_total") == d("kvasir_kv_transfer_group_pages_total") == sum(want), "pages by transport, or in a group that is not there"
+
+
+def test_no_golden_is_left_out():
+    """Each golden of ../shared/models/random and of this tree is one of those below, and has its model."""
+    used = {golden or name for name, golden, *_ in MODELS} | {f"tiny-wide-{kind}" for kind in WIDE}
+    for folder in (RANDOM, os.path.join(SOURCE, "tests", "vectors", "engine")):
+        there = {f[:-len(".golden.jsonl")] for f in os.listdir(need(folder, folder)) if f.endswith(".golden.jsonl")}
+        assert there and there <= used, f"nobody reads {sorted(there - used)}"
 
 
 def test_generate_equals_the_goldens():
@@ -219,22 +230,27 @@ def test_weight_types_by_prefill_and_decode():
             done.result()
 
 
-def real_over_ucx(model, golden, bound, long):
-    """A few prefixes of each exact answer: the first token comes with the pages, the second is computed over them."""
+def real_over_ucx(model, golden, bound, long, layers, window=0):
+    """A few prefixes of each exact answer: the first token comes with the pages, the second is computed over them. layers: each layer's kind;
+    with one of them a group, the pages of each are counted."""
     if os.environ.get("KVASIR_TEST_THREAD_SANITIZER") == "1":
         raise Skip("minutes under the thread sanitizer; small models show the same threads")
     with open(need(os.path.join(SHARED, "models", "real", golden), golden)) as f:
         rows = [json.loads(line) for line in f]
-    results, computed = [], 0
-    with Cluster(model, "--context", 1024, "--kv-type", "f32") as c:
+    results, computed, landed = [], 0, [0] * len(layers)
+    with Cluster(model, "--context", 1024, "--kv-type", "f32", "--group-layers", 1) as c:
         for row in rows:
             far = len(row["prompt_ids"]) > 200
             for k in () if far and not long else (len(row["out_exact"]) // 2,) if far else (0, len(row["out_exact"]) - 2):
                 ids = row["prompt_ids"] + [o[0] for o in row["out_exact"][:k]]
                 results.append(forced(c, ids, row["out_exact"][k:], 2, bound, 2 * bound, golden))
                 computed += len(ids)
+                landed = [n + pages(kind, len(ids), 64, window) for n, kind in zip(landed, layers)]
         m = c.metrics()
         assert m.sum("kvasir_prefill_tokens_total", worker="prefill-0") == computed == m.sum("kvasir_prefill_tokens_total"), "tokens computed"
+        got = [m.sum("kvasir_kv_transfer_group_pages_total", group=str(g)) for g in range(len(layers))]
+        assert got == landed, f"{got} pages landed in the groups, not {landed}"
+        assert m.sum("kvasir_kv_transfer_pages_total") == sum(landed), "pages in a group that is not there"
         c.idle()
     steps = sum(r[0] for r in results)
     print(f"        {steps} of {2 * len(results)} steps, within {max(r[1] for r in results):.6f}")
@@ -242,12 +258,12 @@ def real_over_ucx(model, golden, bound, long):
 
 
 def test_smollm2_by_prefill_and_decode():
-    real_over_ucx(smollm2(), "smollm2-135m-q4_1.golden.jsonl", 0.01, False)
+    real_over_ucx(smollm2(), "smollm2-135m-q4_1.golden.jsonl", 0.01, False, [FULL] * 30)
 
 
 def test_gemma3_by_prefill_and_decode():
     """One prompt is longer than the window of the local layers."""
-    real_over_ucx(gemma3(), "gemma-3-270m-q4_k_m.golden.jsonl", 0.05, True)
+    real_over_ucx(gemma3(), "gemma-3-270m-q4_k_m.golden.jsonl", 0.05, True, [FULL if i % 6 == 5 else WINDOWED for i in range(18)], 512)
 
 
 if __name__ == "__main__":

@@ -154,8 +154,27 @@ def test_sample_model_keeps_its_exact_answer():
 
 
 def test_gemma3_keeps_its_exact_answer():
-    """Without its long prompt: each position has 262,144 logits. unit.engine.real_gemma3 reads that one."""
+    """Without its long prompt: each position has 262,144 logits. The next test has that one."""
     exact_answer(gemma3(), "gemma-3-270m-q4_k_m.golden.jsonl", [("f32", 0.05, 5), ("f16", 0.1, 2)])
+
+
+def test_gemma3_past_its_window():
+    """The long prompt, and the golden's own tokens behind it: what `generate` says next, for some of them."""
+    path = need(os.path.join(SHARED, "models", "real", "gemma-3-270m-q4_k_m.golden.jsonl"), "Gemma's golden")
+    if os.environ.get("KVASIR_TEST_THREAD_SANITIZER") == "1":
+        raise Skip("minutes under the thread sanitizer; small models show the same threads")
+    rows = [row for row in map(json.loads, open(path)) if len(row["prompt_ids"]) > 512 + 64]
+    assert len(rows) == 1
+    out, compared, worst = rows[0]["out_exact"], 0, 0
+    for k in (0, len(out) // 2, len(out) - 4):
+        ids = rows[0]["prompt_ids"] + [o[0] for o in out[:k]]
+        for got, want in zip(generate_alone(gemma3(), ids, 4, "--context", "1024", "--kv-type", "f32", "--ignore-eos", seconds=300), out[k:]):
+            if got[0] != want[0]:
+                assert want[2] <= 0.1, f"after {len(ids)} tokens: {got[0]}, not {want[0]}, with a margin of {want[2]}"
+                break
+            compared, worst = compared + 1, max(worst, abs(got[1] - want[1]))
+    print(f"        {compared} of 12 tokens, logits within {worst:.4f}")
+    assert compared >= 10 and worst <= 0.05
 
 
 def test_bad_input_is_one_line_and_no_crash():

@@ -21,11 +21,11 @@ bool eng_avx2_norm(const float *x, const float *weight, uint32_t n, float eps, f
     float sum = eng_fold16(lanes), s = 1.0f / sqrtf(sum / (float)n + eps);
     __m256 vs = _mm256_set1_ps(s);
     for (i = 0; i + 8 <= n; i += 8) {
-        _mm256_storeu_ps(y_out + i,
-                         _mm256_mul_ps(_mm256_mul_ps(_mm256_loadu_ps(x + i), vs), _mm256_loadu_ps(weight + i)));
+        __m256 y = _mm256_mul_ps(_mm256_loadu_ps(x + i), vs);
+        _mm256_storeu_ps(y_out + i, weight != NULL ? _mm256_mul_ps(y, _mm256_loadu_ps(weight + i)) : y);
     }
     for (; i < n; i++) {
-        y_out[i] = (x[i] * s) * weight[i];
+        y_out[i] = weight != NULL ? (x[i] * s) * weight[i] : x[i] * s;
     }
     return sum < INFINITY;
 }

@@ -13,7 +13,7 @@ bool eng_ref_norm(const float *x, const float *weight, uint32_t n, float eps, fl
     float sum = eng_fold16(lanes);
     float s = 1.0f / sqrtf(sum / (float)n + eps);
     for (uint32_t i = 0; i < n; i++) {
-        y_out[i] = (x[i] * s) * weight[i];
+        y_out[i] = weight != NULL ? (x[i] * s) * weight[i] : x[i] * s;
     }
     return sum < INFINITY;
 }

@@ -236,7 +236,7 @@ static void test_architectures(void **state)
 static void test_architectures_of_this_tree(void **state)
 {
     (void)state;
-    static const char *const names[] = {"smollm3", "gemma3-caps", "deepseek2-lite", "deepseek2-v3",
+    static const char *const names[] = {"smollm3", "gemma3-caps", "falcon-mamba", "deepseek2-lite", "deepseek2-v3",
                                         "granitehybrid-moe"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         char path[512];

@@ -141,6 +141,14 @@ static void test_gemma3_caps(void **state)
     follow_prompts("tiny-gemma3-caps", "tiny-gemma3-caps");
 }
 
+/* mamba as FalconMamba has it. */
+static void test_normed_steps(void **state)
+{
+    (void)state;
+    follow_tokens("tiny-falcon-mamba", "tiny-falcon-mamba", false);
+    follow_prompts("tiny-falcon-mamba", "tiny-falcon-mamba");
+}
+
 static void test_deepseek2_lite(void **state)
 {
     (void)state;
@@ -184,6 +192,7 @@ static void test_digests(void **state)
     } models[] = {{"tiny-smollm3", {0xa30e2d5ee41bce4f, 0xc053860b0e04886e, 0x194f77f48ecfaa44}},
                   {"tiny-biased", {0x1325c151e6e5fa2d, 0x617d9b2b6ff1f16d, 0x23f3fbad6c7b2670}},
                   {"tiny-gemma3-caps", {0xf6ff4fef3fe57103, 0x3667b6113157487d, 0xdf6fa9b58dfa5eec}},
+                  {"tiny-falcon-mamba", {0x9aa28b4a939fba56, 0x9aa28b4a939fba56, 0x9aa28b4a939fba56}},
                   {"tiny-deepseek2-lite", {0xa149fccd1d4c45f3, 0x30fbd4ba89f7a350, 0x53b14dc7aa57bfe3}},
                   {"tiny-deepseek2-v3", {0xac0cb79bfee57f9c, 0xab45cef009699f6b, 0x6af1b9d46c692e9a}},
                   {"tiny-deepseek2-yarn", {0xd07e0b11e5710633, 0x14ff6d2c115d7008, 0xa719dd3e3b6bdfa3}},
@@ -221,10 +230,15 @@ static void test_digests(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_smollm3),        cmocka_unit_test(test_biases),
-        cmocka_unit_test(test_gemma3_caps),    cmocka_unit_test(test_deepseek2_lite),
-        cmocka_unit_test(test_deepseek2_v3),   cmocka_unit_test(test_deepseek2_stretched),
-        cmocka_unit_test(test_deepseek2_kv_b), cmocka_unit_test(test_granitehybrid_mixture),
+        cmocka_unit_test(test_smollm3),
+        cmocka_unit_test(test_biases),
+        cmocka_unit_test(test_gemma3_caps),
+        cmocka_unit_test(test_normed_steps),
+        cmocka_unit_test(test_deepseek2_lite),
+        cmocka_unit_test(test_deepseek2_v3),
+        cmocka_unit_test(test_deepseek2_stretched),
+        cmocka_unit_test(test_deepseek2_kv_b),
+        cmocka_unit_test(test_granitehybrid_mixture),
         cmocka_unit_test(test_digests),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

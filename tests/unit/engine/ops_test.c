@@ -141,7 +141,7 @@ static void test_rows(void **state)
             max = w[j] > max ? w[j] : max;
         }
         for (uint32_t t = 0; t < table_count; t++) {
-            good[t] = tables[t]->norm(x, w, n, 1e-5f, y[t]);
+            good[t] = tables[t]->norm(x, i % 5 == 0 ? NULL : w, n, 1e-5f, y[t]);
             assert_true(good[t] == good[0]);
             if (good[0]) {
                 assert_memory_equal(y[t], y[0], n * 4);

@@ -511,6 +511,8 @@ static void test_keys_of_one_architecture(void **state)
     refused(with("llama", "final_logit_softcapping", F32, 30), "llama.final_logit_softcapping: 30 is not supported");
     refused(with("llama", "mm.tokens_per_image", U32, 256), "llama.mm.tokens_per_image: not known");
     refused(with("gemma3", "final_logit_softcapping", STRING, 0), "final_logit_softcapping: its value of kind string");
+    refused(with("mamba2", "ssm.dt_b_c_rms", BOOL, 1), "mamba2.ssm.dt_b_c_rms: true is not supported");
+    refused(with("mamba", "ssm.dt_b_c_rms", BOOL, 1), "mamba.ssm.conv_kernel: absent"); /* taken; numpy_test.c has a whole one */
     refused(with("deepseek2", "nextn_predict_layers", U32, 1), "deepseek2.nextn_predict_layers: 1 is not supported");
     refused(with("deepseek2", "nextn_predict_layers", U32, 0), "deepseek2.attention.kv_lora_rank: absent");
     refused(with("deepseek2", "rope.scaling.attn_factor", F32, 1.5), "deepseek2.rope.scaling.attn_factor: 1.5 is not supported");
