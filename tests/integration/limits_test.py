@@ -193,5 +193,18 @@ def test_idle_connections_leave_room():
             s.close()
 
 
+def test_a_worker_that_has_read_everything_is_not_thought_busy():
+    """Load is told four times a second, and once more as soon as nothing is left to read: the next prompt finds no queue in the router's books."""
+    need(STORIES, "stories260K")
+    ids = [3 + i % 400 for i in range(384)]
+    with Cluster(STORIES, "--context", 512, "--chunk-tokens", 128, env={"KVASIR_FAILPOINTS_SET": "device.layer=delay:12@1+"}) as c:
+        queues = []
+        for i in range(12):
+            queues.append(float(c.complete(ids, 1, "local").predicted()["queue_ms"]))
+    print("        predicted queues, ms: " + " ".join(f"{q:.0f}" for q in queues))
+    late = sum(q > 0 for q in queues[2:])  # the first ones measure how fast the worker is
+    assert late <= 4, f"{late} of 10 prompts saw a queue in front of an idle worker"
+
+
 if __name__ == "__main__":
     main()

@@ -26,6 +26,7 @@ struct wrk_serve {
     const struct wrk_loaded *loaded;
     struct listener listener[LISTENERS_MAX];
     uint64_t report_sequence;
+    uint64_t told; /* prompt tokens to be read, in the last report */
     struct wrk_cache *cache;
 };
 
@@ -168,7 +169,7 @@ static void fill_load(struct wrk_serve *s, bool draining, struct msg_load *load)
     for (uint32_t i = 0; i < load->peer_count; i++)
         wrk_worker_link(s->w, &load->peers[i]);
     wrk_speed_tell(wrk_worker_speed(s->w), &load->speed);
-    load->prefill_left = st.prefill_left;
+    load->prefill_left = s->told = st.prefill_left;
     load->context_tokens = st.context_tokens;
     load->decoding = st.decoding;
     load->chunk_tokens = wrk_sched_chunk_tokens(sched);
@@ -176,9 +177,15 @@ static void fill_load(struct wrk_serve *s, bool draining, struct msg_load *load)
     load->role = wrk_worker_card(s->w)->role;
 }
 
+uint64_t wrk_serve_told(const struct wrk_serve *s)
+{
+    return s->told;
+}
+
 void wrk_serve_report(struct wrk_serve *s, bool draining)
 {
     bool wanted = false;
+    s->told = 0; /* nobody asks, or no memory for it: nothing to set right early */
     for (uint32_t i = 0; i < LISTENERS_MAX; i++)
         wanted = wanted || (s->listener[i].conn != 0 && s->listener[i].method == MSG_LOAD);
     if (!wanted)

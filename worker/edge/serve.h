@@ -16,5 +16,6 @@ bool wrk_serve_cancel(struct wrk_serve *s, net_conn conn, uint32_t stream);
 void wrk_serve_conn_down(struct wrk_serve *s, net_conn conn);
 void wrk_serve_pump(struct wrk_serve *s);                       /* goes on with MODEL_INFO and CACHE where credit allows */
 void wrk_serve_report(struct wrk_serve *s, bool draining);      /* one load report to everybody who asked */
+uint64_t wrk_serve_told(const struct wrk_serve *s); /* prompt tokens that were still to be read, as the last report says */
 
 #endif

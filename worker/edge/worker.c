@@ -356,6 +356,14 @@ static void start_step(struct wrk_worker *w)
         wrk_device_submit(w->device, step);
 }
 
+/* Routers were told of prompts to read, and the last of them has been read: until they hear of it they would send others elsewhere, or let
+ * them wait. One such report at most for each regular one, since it tells of none. */
+static void report_soon(struct wrk_worker *w, uint64_t now_us)
+{
+    if (wrk_serve_told(w->serve) > 0 && wrk_sched_stats(w->sched).prefill_left == 0)
+        kvs_timer_set(w->report_timer, now_us);
+}
+
 static void on_idle(void *user, uint64_t now_us)
 {
     struct wrk_worker *w = user;
@@ -366,6 +374,7 @@ static void on_idle(void *user, uint64_t now_us)
     wrk_device_stop_step(w->device, w->stopping || wrk_sched_stop_wanted(w->sched));
     update_metrics(w);
     kvs_timer_set(w->wake_timer, next_deadline(w));
+    report_soon(w, now_us);
 }
 
 static void on_wake_timer(void *user, uint64_t now_us)
