@@ -1,5 +1,5 @@
 /* pool_test.c - the pool against a naive model (one small struct a page, everything counted afresh) under random
- * operations; what must assert is tried in a child process. KVASIR_TEST_SEED repeats a run.
+ * operations; what must assert is tried in a child process. KVASIR_TEST_SEED takes another seed.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -12,7 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/rng.h"
@@ -29,7 +28,7 @@ struct model_page {
 static uint64_t seed(void)
 {
     const char *text = getenv("KVASIR_TEST_SEED");
-    uint64_t s = text != NULL ? strtoull(text, NULL, 10) : (uint64_t)time(NULL);
+    uint64_t s = text != NULL ? strtoull(text, NULL, 10) : 20261130u;
     print_message("KVASIR_TEST_SEED=%llu\n", (unsigned long long)s);
     return s;
 }

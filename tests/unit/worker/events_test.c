@@ -1,6 +1,6 @@
 /* events_test.c - the log of cache events and its readers: several readers of different patience follow a tree that changes at random, each
  * keeping a plain set from the items alone; whenever one has caught up, its set must be the tree's. The tree has a state group, so some of
- * its blocks are no end of a prefix and must not be told. KVASIR_TEST_SEED repeats a run.
+ * its blocks are no end of a prefix and must not be told. KVASIR_TEST_SEED takes another seed.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/rng.h"
 #include "worker/core/digest.h"
@@ -168,7 +167,7 @@ static void test_every_reader_ends_up_with_the_trees_blocks(void **state)
 {
     (void)state;
     const char *env = getenv("KVASIR_TEST_SEED");
-    uint64_t seed = env ? strtoull(env, NULL, 0) : (uint64_t)time(NULL);
+    uint64_t seed = env ? strtoull(env, NULL, 0) : 20261130u;
     printf("seed %llu\n", (unsigned long long)seed);
     struct world w;
     uint32_t caught_up = 0;
@@ -273,7 +272,7 @@ static void test_the_digest_follows_the_tree(void **state)
 {
     (void)state;
     const char *env = getenv("KVASIR_TEST_SEED");
-    uint64_t seed = env ? strtoull(env, NULL, 0) : (uint64_t)time(NULL);
+    uint64_t seed = env ? strtoull(env, NULL, 0) : 20261130u;
     follow_at_random(false, seed);
     follow_at_random(true, seed + 1);
 }
