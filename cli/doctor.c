@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -231,6 +232,18 @@ static void check_ucx(void)
     kvs_buf_fini(&out);
 }
 
+/* Workers take the same variable from the same environment. */
+static void check_devices(void)
+{
+    const char *devices = getenv("UCX_NET_DEVICES");
+    char text[300];
+    bool loopback = !devices || !devices[0] || !strcmp(devices, "lo");
+    (void)kvs_format(text, sizeof text, "KV goes over %.60s: it is not encrypted, and whoever reaches UCX's TCP ports there can end a worker",
+                     loopback ? "lo" : devices);
+    say(loopback ? GOOD : WARNING, "devices", loopback ? "KV between workers stays on loopback (UCX_NET_DEVICES names no other)" : text,
+        loopback ? "" : "name a device of a private network in UCX_NET_DEVICES");
+}
+
 static void check_programs(void)
 {
     static const char *const programs[] = {"kvasir-router", "kvasir-prefill-worker", "kvasir-decode-worker"};
@@ -268,5 +281,6 @@ int cli_doctor(int argc, char **argv)
     check_shm();
     check_near();
     check_ucx();
+    check_devices();
     return bad_count ? CLI_EXIT_FAILED : 0;
 }

@@ -113,7 +113,7 @@ static bool same_host(const json_t *a, const json_t *b)
 static void check_links(const json_t *workers)
 {
     const json_t *d, *p;
-    size_t i, k, good = 0;
+    size_t i, k, good = 0, between = 0;
     char text[300];
     json_array_foreach(workers, i, d)
     {
@@ -130,12 +130,18 @@ static void check_links(const json_t *workers)
                 cli_doctor_say(CLI_WARNING, "links", text, "they must run under one user and in one pid namespace, and be allowed process_vm_readv");
             } else {
                 good++;
+                between += !same_host(d, p);
             }
         }
     }
     if (good) {
         (void)kvs_format(text, sizeof text, "%zu pairs of prefill and decode workers", good);
         cli_doctor_say(CLI_GOOD, "links", text, "");
+    }
+    if (between) {
+        (void)kvs_format(text, sizeof text, "KV goes between hosts (%zu pairs): it is not encrypted, and whoever reaches UCX's TCP ports can end a worker",
+                         between);
+        cli_doctor_say(CLI_GOOD, "links", text, "keep the network of UCX_NET_DEVICES private");
     }
 }
 

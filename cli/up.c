@@ -5,6 +5,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cli/cluster_view.h"
 #include "cli/engine_run.h"
+#include "cli/etcd_taken.h"
 #include "cli/http_client.h"
 #include "cli/listen.h"
 #include "cli/model_table.h"
@@ -190,6 +191,17 @@ static kvs_status prepare_etcd(struct up *u, struct kvs_error *err)
     return s == KVS_OK ? cli_listen_hold("127.0.0.1:0", u->etcd_peer, sizeof u->etcd_peer, &u->port_fd[2], err) : s;
 }
 
+/* Both clusters would start, and one of them serve with the other's workers; nobody else tells those who started them. */
+static void warn_of_taken_names(const struct up *u)
+{
+    char name[64];
+    cli_etcd_taken(u->config.discovery, u->config.cluster, &u->plan, name, sizeof name);
+    if (name[0])
+        fprintf(stderr, "kvasir: warning: cluster \"%s\" in this etcd has a %s already; where that one still runs, this one takes its place: give "
+                        "another --cluster, or start further workers by hand, each with its own --name\n",
+                u->config.cluster, name);
+}
+
 static kvs_status prepare(struct up *u, struct kvs_error *err)
 {
     static const char *const programs[] = {"kvasir-router", "kvasir-prefill-worker", "kvasir-decode-worker"};
@@ -234,7 +246,10 @@ static kvs_status prepare(struct up *u, struct kvs_error *err)
     (void)kvs_format(u->url, sizeof u->url, "http://%s", u->listen);
     if (!strncmp(u->listen, "0.0.0.0:", 8))
         (void)kvs_format(u->url, sizeof u->url, "http://127.0.0.1:%s", u->listen + 8);
-    return cli_up_plan(&u->config, &p, &u->plan, err);
+    s = cli_up_plan(&u->config, &p, &u->plan, err);
+    if (s == KVS_OK)
+        warn_of_taken_names(u);
+    return s;
 }
 
 /* The line in which a daemon said why it could not start: the last one about an error, else the last one. */

@@ -16,9 +16,9 @@ def ids(n):
     return (row["prompt_ids"] + [o[0] for o in row["out"]])[:n]
 
 
-def kvasir(*args, code=0):
-    r = run(["kvasir", *map(str, args)])
-    assert r.returncode == code, f"kvasir {' '.join(map(str, args))}: exit code {r.returncode}, not {code}: {r.stdout}{r.stderr}"
+def kvasir(*args, code=0, env=None):
+    r = run(["kvasir", *map(str, args)], env=env)
+    assert code is None or r.returncode == code, f"kvasir {' '.join(map(str, args))}: exit code {r.returncode}, not {code}: {r.stdout}{r.stderr}"
     return r.stdout if code == 0 else r.stdout + r.stderr
 
 
@@ -101,10 +101,19 @@ def test_doctor_names_what_differs():
     assert "agree in every field" in doctor_says([good[0], {**good[1], "model": "n", "context": 7}])  # another model may differ
     assert "not linked" in doctor_says([{"id": "d"}, good[1]])
     assert "on one host" in doctor_says([{"id": "d", "peers": linked}, good[1]])
-    assert "on one host" not in doctor_says([{"id": "d", "peers": linked, "http_url": "http://10.0.0.2:1"}, good[1]])
+    text = doctor_says([{"id": "d", "peers": linked, "http_url": "http://10.0.0.2:1"}, good[1]])
+    assert "on one host" not in text and "between hosts (1 pairs)" in text and "private" in text, text
+    assert "private" not in doctor_says(good)
     assert "x is refused: no room" in doctor_says([*good, {"id": "x", "state": "refused", "why": "no room"}], code=1)
     assert "has not reported its load for 9.0 s" in doctor_says([{**good[0], "load_age_ms": 9000}, good[1]])
     assert "requests are refused" in doctor_says([good[1]], code=1)
+
+
+def test_doctor_says_who_can_reach_pages():
+    text = kvasir("doctor", env={"UCX_NET_DEVICES": ""}, code=None)
+    assert "stays on loopback" in text and "can end a worker" not in text, text
+    text = kvasir("doctor", env={"UCX_NET_DEVICES": "eth7"}, code=None)
+    assert "KV goes over eth7" in text and "can end a worker; name a device of a private network" in text, text
 
 
 def test_doctor_looks_at_etcd():

@@ -428,11 +428,13 @@ def test_a_worker_that_is_cut_off_from_etcd_serves_on():
         check(router)
 
 
+def put(etcd, key, value):
+    body = {"key": base64.b64encode(key).decode(), "value": base64.b64encode(value).decode()}
+    urllib.request.urlopen(f"http://127.0.0.1:{etcd.port}/v3/kv/put", json.dumps(body).encode(), timeout=10).read()
+
+
 def test_a_key_that_was_overwritten():
     """By hand, with what is no card: the worker puts its card again, and a router that starts afterwards finds it."""
-    def put(etcd, key, value):
-        body = {"key": base64.b64encode(key).decode(), "value": base64.b64encode(value).decode()}
-        urllib.request.urlopen(f"http://127.0.0.1:{etcd.port}/v3/kv/put", json.dumps(body).encode(), timeout=10).read()
     with ByHand() as h:
         etcd = h.add(Etcd(h.dir))
         h.worker("prefill", "prefill-0", etcd.url)
@@ -444,6 +446,20 @@ def test_a_key_that_was_overwritten():
         second_router_sees(h, etcd.url, "router-2", 2, epochs)
         assert router.epochs() == epochs and "worker lost" not in router.process.text()
         check(router)
+
+
+def test_up_says_when_its_names_are_taken():
+    """Two clusters of kvasir up on one etcd: the second would take the first one's names. Here somebody else holds one of them."""
+    with ByHand() as h:
+        etcd = h.add(Etcd(h.dir))
+        wait_for("etcd answers", 20 * SLOW, lambda: run(["kvasir", "doctor", "--discovery", etcd.url]).returncode == 0, 0.3)
+        put(etcd, b"/kvasir/v1/default/members/decode-0", b"another cluster's")
+        for cluster, taken in (("default", True), ("b", False)):
+            with Cluster(STORIES, *SHAPE, "--discovery", f"etcd://127.0.0.1:1,{etcd.url[7:]}", "--cluster", cluster) as c:  # the first one is dead
+                with open(os.path.join(c.dir, "up.err")) as f:
+                    said = f.read()
+                assert ('cluster "default" in this etcd has a decode-0 already' in said) == taken, said
+                assert c.complete(row()["prompt_ids"], 3).status == 200
 
 
 def test_leaving_is_seen_at_once():
