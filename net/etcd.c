@@ -69,14 +69,26 @@ static void harvest(struct net_etcd *e);
 
 /* ---- libcurl and the loop ---- */
 
-/* After libcurl has been at work. When it could not do all of it, it does not say whose sockets and times it has lost track of. */
+static void give_up(struct net_etcd *e, struct transfer *t)
+{
+    if (t->easy != NULL) {
+        (void)curl_multi_remove_handle(e->multi, t->easy);
+        t->cause = KVS_SELF_NOMEM;
+    }
+}
+
+/* After libcurl has been at work. When it could not do all of it, it does not say whose sockets and times it has lost track of, and 7.88 may
+ * divide by zero when it goes on. So nothing goes on there: all transfers end, and the next one makes a new multi handle. */
 static void worked(struct net_etcd *e, CURLMcode result)
 {
     if (result != CURLM_OK) {
         for (uint32_t i = 0; i <= NET_ETCD_CALLS_MAX; i++) {
-            e->call[i].t.cause = KVS_SELF_NOMEM;
+            give_up(e, &e->call[i].t);
         }
-        e->watch.cause = KVS_SELF_NOMEM;
+        give_up(e, &e->watch);
+        (void)curl_multi_cleanup(e->multi);
+        e->multi = NULL;
+        kvs_timer_set(e->timer, UINT64_MAX);
     }
     harvest(e);
 }
@@ -87,6 +99,9 @@ static void on_socket_ready(void *user, int fd, uint32_t events)
     int running;
     int bits = (events & EPOLLIN ? CURL_CSELECT_IN : 0) | (events & EPOLLOUT ? CURL_CSELECT_OUT : 0) |
                (events & (EPOLLERR | EPOLLHUP) ? CURL_CSELECT_IN | CURL_CSELECT_ERR : 0);
+    if (e->multi == NULL) {
+        return;
+    }
     worked(e, curl_multi_socket_action(e->multi, fd, bits, &running));
 }
 
@@ -115,7 +130,8 @@ static int socket_callback(CURL *easy, curl_socket_t fd, int what, void *user, v
     } else if (w != NULL) {
         s = kvs_watch_events(w, events);
     } else {
-        s = kvs_loop_watch(e->loop, fd, events, on_socket_ready, e, &w);
+        s = KVS_FAILPOINT("etcd.unwatched_socket") ? KVS_SELF_NOMEM
+                                                   : kvs_loop_watch(e->loop, fd, events, on_socket_ready, e, &w);
         if (s == KVS_OK && curl_multi_assign(e->multi, fd, w) != CURLM_OK) {
             kvs_watch_remove(w);
             s = KVS_SELF_NOMEM;
@@ -141,6 +157,24 @@ static size_t store(char *bytes, size_t size, size_t count, void *user)
     kvs_status s = kvs_buf_append(&t->answer, bytes, size * count);
     t->cause = kvs_is_self(s) ? s : t->cause;
     return s == KVS_OK ? size * count : 0; /* 0 ends the transfer */
+}
+
+/* Unless there is one. */
+static bool make_multi(struct net_etcd *e)
+{
+    if (e->multi == NULL) {
+        CURLM *m = curl_multi_init();
+        bool ok = m != NULL && curl_multi_setopt(m, CURLMOPT_SOCKETFUNCTION, socket_callback) == CURLM_OK &&
+                  curl_multi_setopt(m, CURLMOPT_SOCKETDATA, e) == CURLM_OK &&
+                  curl_multi_setopt(m, CURLMOPT_TIMERFUNCTION, timer_callback) == CURLM_OK &&
+                  curl_multi_setopt(m, CURLMOPT_TIMERDATA, e) == CURLM_OK;
+        if (ok) {
+            e->multi = m;
+        } else if (m != NULL) {
+            (void)curl_multi_cleanup(m);
+        }
+    }
+    return e->multi != NULL;
 }
 
 /* ---- transfers ---- */
@@ -220,7 +254,7 @@ static bool transfer_make(struct net_etcd *e, struct transfer *t, const char *pa
 static kvs_status transfer_start(struct net_etcd *e, struct transfer *t, const char *path, bool watch)
 {
     transfer_stop(e, t);
-    if (!transfer_make(e, t, path, watch)) {
+    if (!make_multi(e) || !transfer_make(e, t, path, watch)) {
         return KVS_SELF_NOMEM;
     }
     if (curl_multi_add_handle(e->multi, t->easy) != CURLM_OK) {
@@ -613,7 +647,7 @@ static void harvest(struct net_etcd *e)
 {
     CURLMsg *m;
     int left;
-    while ((m = curl_multi_info_read(e->multi, &left)) != NULL) {
+    while (e->multi != NULL && (m = curl_multi_info_read(e->multi, &left)) != NULL) {
         void *t = NULL;
         if (m->msg == CURLMSG_DONE && curl_easy_getinfo(m->easy_handle, CURLINFO_PRIVATE, (char **)&t) == CURLE_OK) {
             ((struct transfer *)t)->finished = true;
@@ -689,16 +723,6 @@ static kvs_status read_endpoints(struct net_etcd *e, const char *url, struct kvs
                     NET_ETCD_ENDPOINTS_MAX);
 }
 
-static bool make_multi(struct net_etcd *e)
-{
-    e->global = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
-    e->multi = e->global ? curl_multi_init() : NULL;
-    return e->multi != NULL && curl_multi_setopt(e->multi, CURLMOPT_SOCKETFUNCTION, socket_callback) == CURLM_OK &&
-           curl_multi_setopt(e->multi, CURLMOPT_SOCKETDATA, e) == CURLM_OK &&
-           curl_multi_setopt(e->multi, CURLMOPT_TIMERFUNCTION, timer_callback) == CURLM_OK &&
-           curl_multi_setopt(e->multi, CURLMOPT_TIMERDATA, e) == CURLM_OK;
-}
-
 kvs_status net_etcd_create(struct kvs_loop *loop, const char *url, const struct net_etcd_events *ev,
                            struct net_etcd **out, struct kvs_error *err)
 {
@@ -710,9 +734,10 @@ kvs_status net_etcd_create(struct kvs_loop *loop, const char *url, const struct 
     e->ev = *ev;
     kvs_buf_init(&e->watch.body, BODY_MAX);
     kvs_buf_init(&e->watch.answer, ANSWER_MAX);
+    e->global = curl_global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK;
     kvs_status s = read_endpoints(e, url, err);
     if (s == KVS_OK && (kvs_timer_create(loop, on_time, e, &e->timer) != KVS_OK ||
-                        kvs_timer_create(loop, on_guard, e, &e->guard) != KVS_OK || !make_multi(e))) {
+                        kvs_timer_create(loop, on_guard, e, &e->guard) != KVS_OK || !e->global || !make_multi(e))) {
         s = kvs_fail(err, KVS_SELF_NOMEM, "out of memory for the etcd client");
     }
     if (s != KVS_OK) {

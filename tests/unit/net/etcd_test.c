@@ -11,6 +11,7 @@
 
 #include "net/etcd.h"
 #include "sys/clock.h"
+#include "sys/failpoint.h"
 #include <arpa/inet.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -500,6 +501,40 @@ static void test_a_call_finds_the_watch_dead(void **state)
     fake_stop(&f);
 }
 
+/* The loop takes no watch of a socket, memory lacking: what waits for it is told at once, is nobody else's fault, and begins again well. */
+static void test_a_socket_that_cannot_be_watched(void **state)
+{
+    (void)state;
+#ifdef KVASIR_FAILPOINTS
+    struct fake f;
+    struct kvs_error err;
+    fake_start(&f, WATCH);
+    client_start(&f, NULL);
+    seen.stop_at_events = 3;
+    assert_int_equal(kvs_failpoint_set("etcd.unwatched_socket=error", &err), KVS_OK);
+    assert_int_equal(net_etcd_watch(client, "a/", 2), KVS_OK);
+    turn(30000);
+    assert_int_equal(kvs_failpoint_fired("etcd.unwatched_socket"), 1);
+    assert_true(seen.ended && seen.why == KVS_SELF_NOMEM && strstr(seen.text, "descriptors") != NULL);
+    seen.ended = false;
+    assert_int_equal(net_etcd_watch(client, "a/", 2), KVS_OK);
+    turn(30000);
+    assert_true(!seen.timed_out && !seen.ended && seen.created == 1 && seen.events == 3);
+    net_etcd_unwatch(client);
+    atomic_store(&f.mode, FINE);
+    assert_int_equal(kvs_failpoint_set("etcd.unwatched_socket=error", &err), KVS_OK);
+    call();
+    assert_int_equal(seen.status, KVS_SELF_NOMEM);
+    call();
+    assert_int_equal(seen.status, KVS_OK);
+    assert_int_equal(kvs_failpoint_set("", &err), KVS_OK);
+    client_stop();
+    fake_stop(&f);
+#else
+    skip();
+#endif
+}
+
 static void test_too_many_calls_and_an_early_end(void **state)
 {
     (void)state;
@@ -531,6 +566,7 @@ int main(void)
         cmocka_unit_test(test_a_watch_that_floods),
         cmocka_unit_test(test_a_watch_that_never_begins),
         cmocka_unit_test(test_a_call_finds_the_watch_dead),
+        cmocka_unit_test(test_a_socket_that_cannot_be_watched),
         cmocka_unit_test(test_too_many_calls_and_an_early_end),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
