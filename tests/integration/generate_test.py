@@ -177,6 +177,31 @@ def test_gemma3_past_its_window():
     assert compared >= 10 and worst <= 0.05
 
 
+def mean_nll(model, golden):
+    """Four contexts of 512 ids, each from empty memory, 511 terms each: mean negative log likelihood within 0.05 % of the exact one."""
+    if os.environ.get("KVASIR_TEST_THREAD_SANITIZER") == "1":
+        raise Skip("minutes under the thread sanitizer; small models show the same threads")
+    with open(need(os.path.join(SHARED, "models", "real", golden), golden)) as f:
+        rule = json.load(f)
+    nll = terms = 0
+    for ids in rule["contexts"]:
+        r = run(["kvasir", "score", "--model", model, "--ids", ",".join(map(str, ids)), "--context", "512", "--json"], 300)
+        assert r.returncode == 0, r.stderr
+        last = json.loads(r.stdout.splitlines()[-1])
+        nll, terms = nll + last["nll"], terms + last["tokens"]
+    exact = sum(rule["nll_sums_exact"]) / terms
+    print(f"        mean of {terms} terms {nll / terms:.6f}, exact {exact:.6f}, {abs(nll / terms / exact - 1) * 100:.4f} % away")
+    assert terms == 2044 and abs(nll / terms - exact) <= 0.0005 * exact
+
+
+def test_mean_nll_of_the_sample_model():
+    mean_nll(smollm2(), "smollm2-135m-q4_1.ppl.json")
+
+
+def test_mean_nll_of_gemma3():
+    mean_nll(gemma3(), "gemma-3-270m-q4_k_m.ppl.json")
+
+
 def test_bad_input_is_one_line_and_no_crash():
     model = need(STORIES, "stories260K")
     broken = tempfile.NamedTemporaryFile(suffix=".gguf")

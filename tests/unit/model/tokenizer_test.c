@@ -183,6 +183,34 @@ static int check_goldens(const struct mdl_tokenizer *t, const char *path, uint32
     return lines;
 }
 
+/* The contexts that perplexity is measured over are this text's ids, one after another; each begins with BOS where the file names one. */
+static void check_contexts(const struct mdl_tokenizer *t, const char *path)
+{
+    enum { TEXT = 16384, IDS = 512 };
+    size_t size;
+    uint8_t *text = tst_file_read(KVS_SHARED_DIR "/data/text/war-and-peace.txt", TEXT, &size);
+    json_t *ppl = json_load_file(path, 0, NULL), *contexts = json_object_get(ppl, "contexts"), *context;
+    if (text == NULL || ppl == NULL) {
+        print_message("skipped: the text or %s is absent\n", path);
+        skip();
+    }
+    assert_int_equal(size, TEXT);
+    assert_int_equal(json_array_size(contexts), 4);
+    struct mdl_ids ids = encode(t, (const char *)text, size, 0);
+    size_t i, at = 0, bos = json_is_integer(json_object_get(ppl, "bos")) ? 1 : 0;
+    json_array_foreach(contexts, i, context)
+    {
+        assert_int_equal(json_array_size(context), IDS);
+        for (size_t k = bos; k < IDS; k++, at++) {
+            assert_true(at < ids.count);
+            assert_int_equal(ids.ids[at], json_integer_value(json_array_get(context, k)));
+        }
+    }
+    mdl_ids_fini(&ids);
+    json_decref(ppl);
+    free(text);
+}
+
 static void test_golden_prompts_stories260k(void **state)
 {
     (void)state;
@@ -201,6 +229,7 @@ static void test_golden_prompts_smollm2(void **state)
     if (t == NULL)
         skip();
     int lines = check_goldens(t, KVS_SHARED_DIR "/models/real/smollm2-135m-q4_1.golden.jsonl", MDL_ADD_SPECIAL);
+    check_contexts(t, KVS_SHARED_DIR "/models/real/smollm2-135m-q4_1.ppl.json");
     mdl_tokenizer_destroy(t);
     if (lines < 0)
         skip();
@@ -220,6 +249,7 @@ static void test_golden_prompts_gemma3(void **state)
     if (t == NULL)
         skip();
     int lines = check_goldens(t, KVS_SHARED_DIR "/models/real/gemma-3-270m-q4_k_m.golden.jsonl", MDL_ADD_SPECIAL);
+    check_contexts(t, KVS_SHARED_DIR "/models/real/gemma-3-270m-q4_k_m.ppl.json");
     mdl_tokenizer_destroy(t);
     if (lines < 0)
         skip();
