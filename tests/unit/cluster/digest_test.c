@@ -1,5 +1,5 @@
 /* digest_test.c - the digest's table against a plain set, and what a reader of its segments would know: segments are written when dirty, some
- * writes fail, now and then all is lost; once nothing is dirty the segments together are the set. KVASIR_TEST_SEED repeats a run.
+ * writes fail, now and then all is lost; once nothing is dirty the segments together are the set. KVASIR_TEST_SEED takes another seed.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>

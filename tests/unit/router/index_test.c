@@ -1,5 +1,5 @@
 /* index_test.c - the router's index of cached blocks: by hand, and against a naive list of (worker, block, stamp) that is searched from end to
- * end. The memory cap is checked against the stated bytes, and against what the allocator gave. KVASIR_TEST_SEED repeats a run.
+ * end. The memory cap is checked against the stated bytes, and against what the allocator gave. KVASIR_TEST_SEED takes another seed.
  * SPDX-License-Identifier: Apache-2.0 */
 #include <setjmp.h>
 #include <stdarg.h>
