@@ -264,30 +264,13 @@ static void count_again(struct rtr *r, const struct rtr_req *q)
     (*(rtr_req_emitted(q) ? &r->stats.resumed : &r->stats.replaced))++;
 }
 
-/* How long a worker that crashed is waited for: it may be started again, perhaps by somebody who said how long that takes. */
-static uint64_t restart_us(const struct rtr *r)
-{
-    bool told = r->config.orphan_us && r->config.restart_us > r->config.orphan_us;
-    return told ? r->config.restart_us : r->config.orphan_us;
-}
-
 /* The worker was lost and nobody else is there. One that was silent has used up most of the time already, and nobody starts it again; nor is a
  * request that may be what kills them kept for long. */
 static uint64_t patience_us(const struct rtr *r, const struct rtr_req *q, kvs_status status)
 {
     if (status == KVS_PEER_TIMEOUT)
         return r->config.orphan_us / 3;
-    return status == KVS_PEER_LOST && q->deaths < r->config.deaths_max ? restart_us(r) : r->config.orphan_us;
-}
-
-/* A decode worker of that model was lost a moment ago: until when it may be waited for. */
-static uint64_t missed_until(const struct rtr *r, uint32_t model)
-{
-    uint64_t until = 0;
-    for (uint32_t i = 0; i < RTR_MISSED_MAX; i++)
-        if (r->missed[i].model == model && r->missed[i].until_us > r->now_us && r->missed[i].until_us > until)
-            until = r->missed[i].until_us;
-    return until;
+    return status == KVS_PEER_LOST && q->deaths < r->config.deaths_max ? rtr_restart_us(r) : r->config.orphan_us;
 }
 
 /* No worker is left for it; till then one may come back, or be started again. */
@@ -373,7 +356,7 @@ static void pump_queue(struct rtr *r)
         } else if (s == KVS_BUSY_NO_WORKER && !r->config.orphan_us) {
             finish(r, q, s, "every worker of this model is gone; try again when one is back");
         } else if (s == KVS_BUSY_NO_WORKER) {
-            uint64_t hope_us = missed_until(r, q->ask.model), least_us = r->now_us + r->config.orphan_us;
+            uint64_t hope_us = rtr_missed_until(r, q->ask.model), least_us = r->now_us + r->config.orphan_us;
             if (!q->orphan_until_us)
                 orphan(r, q, s, "every worker of this model is gone; try again when one is back", hope_us > least_us ? hope_us : least_us);
             i++;
@@ -446,7 +429,7 @@ static void on_request(struct rtr *r, const struct rtr_request *ask)
     struct rtr_place p;
     kvs_status s = choose_first(r, q, &p);
     /* Nobody overtakes the waiting ones of its model: one with many choices would never find room otherwise. */
-    uint64_t hope_us = s == KVS_BUSY_NO_WORKER ? missed_until(r, ask->model) : 0;
+    uint64_t hope_us = s == KVS_BUSY_NO_WORKER ? rtr_missed_until(r, ask->model) : 0;
     bool must_wait = s == KVS_BUSY_QUEUE || hope_us || (s == KVS_OK && model_waits(r, ask->model));
     if (s == KVS_BUSY_NO_WORKER && !hope_us) {
         reject(r, ask->id, s, NO_DECODE_WORKER);
@@ -606,6 +589,8 @@ static void on_worker_up(struct rtr *r, const struct rtr_event *ev)
     const struct rtr_worker *w = rtr_fleet_find(&r->fleet, ev->worker);
     if (w)
         rtr_cached_up(r->cached, cache_slot(r, w), ev->model, ev->card);
+    if (w && rtr_worker_decodes(w))
+        rtr_missed_back(r, w);
     for (uint32_t i = 0; w && i < r->config.requests_max; i++)
         if (r->requests[i].state == RTR_REQ_WAITING || r->requests[i].state == RTR_REQ_RUNNING)
             rtr_req_lives(&r->requests[i], w->epoch);
@@ -629,9 +614,8 @@ static void on_worker_down(struct rtr *r, uint64_t key)
     if (!w)
         return;
     rtr_cached_down(r->cached, cache_slot(r, w));
-    uint64_t hope_us = w->suspect && !w->crashed ? r->config.orphan_us : restart_us(r); /* nobody starts one again that is silent */
-    if (rtr_worker_decodes(w) && !rtr_worker_leaves(w)) /* not by its own will */
-        r->missed[r->missed_next++ % RTR_MISSED_MAX] = (struct rtr_missed){w->model, r->now_us + hope_us};
+    if (rtr_worker_decodes(w) && !rtr_worker_leaves(w))
+        rtr_missed_add(r, w);
     rtr_fleet_down(&r->fleet, key);
     for (uint32_t i = 0; i < r->config.requests_max; i++) {
         struct rtr_req *q = &r->requests[i];

@@ -1,4 +1,4 @@
-/* router_impl.h - the router core's own struct, shared by router.c (events and actions) and life.c (creation, questions).
+/* router_impl.h - the router core's own struct, shared by router.c (events and actions), missed.c and life.c (creation, questions).
  * SPDX-License-Identifier: Apache-2.0 */
 #ifndef KVS_ROUTER_CORE_ROUTER_IMPL_H
 #define KVS_ROUTER_CORE_ROUTER_IMPL_H
@@ -40,9 +40,16 @@ struct rtr {
     struct rtr_stats stats;
     struct rtr_missed {
         uint32_t model;
-        uint64_t until_us; /* till then one that asks for it may hope that a decode worker comes back */
+        char id[MSG_ID_MAX];
+        uint64_t until_us; /* till then one that asks for it may hope that this decode worker comes back */
     } missed[RTR_MISSED_MAX];
     uint32_t missed_next;
 };
+
+/* missed.c: decode workers that were lost and may come back. */
+uint64_t rtr_restart_us(const struct rtr *r);
+uint64_t rtr_missed_until(const struct rtr *r, uint32_t model); /* 0: none of that model is waited for */
+void rtr_missed_add(struct rtr *r, const struct rtr_worker *w);
+void rtr_missed_back(struct rtr *r, const struct rtr_worker *w); /* a decode worker has come */
 
 #endif

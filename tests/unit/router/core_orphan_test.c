@@ -139,6 +139,36 @@ static void test_a_worker_that_is_started_again_is_waited_for(void **state)
     }
 }
 
+/* It crashed once, came back, and then left by its own will: nobody is missed any more, however long one would be waited for. */
+static void test_one_that_came_back_and_left_is_not_missed(void **state)
+{
+    (void)state;
+    for (int same = 0; same < 2; same++) {
+        struct bench b;
+        setup(&b, started_again);
+        life_up(&b, 10, "decode-0", 500);
+        life_up(&b, 11, "decode-1", 600);
+        down(&b, 10);
+        down(&b, 11);
+        b.now += 1000000;
+        life_up(&b, 12, same ? "decode-1" : "decode-7", 700);
+        struct msg_card leaving = {.role = MSG_ROLE_DECODE, .epoch = 700, .draining = true};
+        step(&b, (struct rtr_event){.type = RTR_EV_WORKER_CARD, .worker = 12, .card = &leaving});
+        down(&b, 12);
+        ask(&b, 1, 3, 1);
+        assert_int_equal(b.n, 0); /* one of the two is still waited for */
+        life_up(&b, 13, "decode-0", 501);
+        assert_int_equal(act(&b, 0, RTR_ACT_GENERATE)->id, 1);
+        step(&b, (struct rtr_event){.type = RTR_EV_GONE, .id = 1});
+        leaving.epoch = 501;
+        step(&b, (struct rtr_event){.type = RTR_EV_WORKER_CARD, .worker = 13, .card = &leaving});
+        down(&b, 13);
+        ask(&b, 2, 3, 1);
+        assert_int_equal(act(&b, 0, RTR_ACT_REJECT)->status, KVS_BUSY_NO_WORKER);
+        idle_and_gone(&b);
+    }
+}
+
 /* The router itself was stopped: all streams are found closed, one after the other, and what moved from the first to the second is lost again.
  * Nobody has died: all come back as they were, and so do the requests. */
 static void test_streams_lost_together_kill_nobody(void **state)
@@ -267,6 +297,7 @@ int main(void)
         cmocka_unit_test(test_nowhere_to_go_on_is_an_error_in_time),
         cmocka_unit_test(test_orphans_go_on_when_a_worker_comes),
         cmocka_unit_test(test_a_worker_that_is_started_again_is_waited_for),
+        cmocka_unit_test(test_one_that_came_back_and_left_is_not_missed),
         cmocka_unit_test(test_streams_lost_together_kill_nobody),
         cmocka_unit_test(test_requests_that_come_a_moment_after_the_loss),
         cmocka_unit_test(test_a_request_that_breaks_its_streams_is_given_up),
