@@ -228,9 +228,26 @@ static void react(struct sim *s, struct sim_request *r, uint32_t choice)
     }
 }
 
+/* No KV goes from one numerics class to another, and what has begun in one goes on in it. */
+static void check_class(struct sim *s, struct sim_request *r, uint32_t decode_node, const struct msg_generate *m)
+{
+    bool begun = false, foreign = s->node[decode_node].foreign;
+    for (uint32_t i = 0; i < r->choices; i++)
+        begun = begun || r->choice[i].got != 0;
+    if (begun && r->foreign != foreign)
+        sim_fail(s, "request %llu has begun in one numerics class and goes on in another, at %s", (unsigned long long)r->id, s->node[decode_node].id);
+    r->foreign = foreign;
+    for (uint32_t i = s->router_count; i < s->node_count; i++)
+        if (s->node[i].foreign != foreign && (strcmp(s->node[i].id, m->prefill_worker) == 0 || strcmp(s->node[i].id, m->fetch_worker) == 0))
+            sim_fail(s, "request %llu: %s is to get KV from %s, which is of another numerics class", (unsigned long long)r->id, s->node[decode_node].id,
+                     s->node[i].id);
+}
+
 void sim_client_placed(struct sim *s, uint64_t id, uint32_t attempt, uint32_t decode_node, const struct msg_generate *m)
 {
     struct sim_request *r = find(s, id);
+    if (decode_node >= s->router_count)
+        check_class(s, r, decode_node, m);
     r->attempt = attempt;
     r->decode_node = decode_node;
     kvs_format(r->prefill_id, sizeof r->prefill_id, "%s", m->prefill_worker);

@@ -24,6 +24,7 @@ struct sim_request {
     uint32_t choices;
     bool ignore_eos, over, left, slow, poison;
     uint32_t deaths; /* of those that took a poisoned one */
+    bool foreign; /* the class in which it was placed */
     uint64_t paused_us; /* 0: reads */
     uint32_t attempt;
     uint32_t router, router_life; /* whom it was asked of */

@@ -7,7 +7,7 @@
 
 #define SIM_COUNTERS(X)                                                                                                     \
     X(requests) X(ok) X(errors) X(rejected) X(left) X(deadlines) X(tokens) X(steps) X(pages) X(bytes) X(kv_messages)        \
-    X(cut) X(no_router) X(moved) X(fetches) X(fetched_tokens) X(links_lost) X(vanished) X(backend_lost)                            \
+    X(cut) X(no_router) X(moved) X(fetches) X(fetched_tokens) X(links_lost) X(misfits) X(vanished) X(backend_lost)                            \
     X(etcd_calls) X(etcd_timeouts) X(etcd_watches) X(etcd_faults) X(leases_ended) X(one_ways) X(exits) X(roles) X(slow_workers) X(poisons) X(cache_skips) X(cache_items) X(cache_gaps) X(index_blocks) X(digest_prefixes) X(index_dropped) X(index_full)                       \
     X(remote) X(local) X(fallbacks) X(partial) X(preemptions) X(replaced) X(resumed) X(declined) X(fenced) X(ended_early)              \
     X(stopped_steps) X(late_entries) X(after_heal) X(end_overtook) X(cached_tokens) X(reused_tokens) X(copies) X(evicted) X(flushes) X(acked) X(nacked) X(cancelled)                                                        \

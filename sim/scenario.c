@@ -30,7 +30,7 @@ static const struct row rows[] = {
     FAULT(kv_late),           FAULT(kv_stuck), FAULT(kv_forge),         FAULT(doubled),             FAULT(numeric), FAULT(flush),        FAULT(preempt),
     FAULT(grant_refused),     FAULT(cache_skip),
     ROW(index_bytes, 1048576),     ROW(restart_us, 300000), ROW(restart_wait_us, 0), ROW(drained_back_us, 0), ROW(skew_us, 1000000000), ROW(slow_factor, 20),
-    ROW(etcd, 0),             ROW(lease_us, 10000000),
+    ROW(foreign, 0), ROW(etcd, 0),             ROW(lease_us, 10000000),
 };
 #define ROWS (sizeof rows / sizeof rows[0])
 

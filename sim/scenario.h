@@ -46,6 +46,7 @@ struct sim_settings {
     uint32_t restart_us; /* a killed worker comes back after about so long; 0: never */
     uint32_t skew_us, slow_factor; /* clocks of processes differ by up to so much; how slow a slow worker is */
     uint32_t drained_back_us; /* the same for one that has drained and ended */
+    uint32_t foreign; /* not 0: every third worker is of another numerics class */
     uint32_t etcd, lease_us;  /* discovery: by etcd, and its leases; 0: embedded */
 };
 

@@ -41,7 +41,8 @@ void sim_worker_create(struct sim *s, uint32_t node)
     w->node = node;
     w->timer_us = w->fenced_since_us = SIM_FOREVER;
     sim_device_create(w);
-    kvs_format(n->card.numerics, sizeof n->card.numerics, "sim");
+    n->foreign = c->foreign != 0 && (node - s->router_count) % 3 == 2;
+    kvs_format(n->card.numerics, sizeof n->card.numerics, n->foreign ? "sim of another class" : "sim");
     kvs_format(n->card.kv_types, sizeof n->card.kv_types, "k=f32,v=f32");
     kvs_format(n->card.rope, sizeof n->card.rope, "none");
     (void)kvc_layout_text(&w->layout, n->card.layout, sizeof n->card.layout);
@@ -195,12 +196,24 @@ static bool knows(struct sim *s, uint32_t node, const struct sim_slot *p)
     return true;
 }
 
+/* Of another class: the stream stays, and no page will ever go over it. */
+static bool is_misfit(struct sim *s, uint32_t node, uint32_t other)
+{
+    struct kvs_error err = {0};
+    if (s->node[node].foreign == s->node[other].foreign)
+        return false;
+    if (cls_cards_compatible(&s->node[node].card, &s->node[other].card, &err) == KVS_OK)
+        sim_fail(s, "%s and %s are of two numerics classes, and their cards fit", s->node[node].id, s->node[other].id);
+    sim_count(s, SIM_N_misfits, 1);
+    return true;
+}
+
 static void linked(struct sim *s, struct sim_event *e)
 {
     struct sim_worker *w = worker_of(s, e->node);
     uint32_t i = (uint32_t)e->id;
     struct sim_slot *p = &w->slot[i];
-    if (p->state != SIM_SLOT_CONNECTED || p->conn != e->a)
+    if (p->state != SIM_SLOT_CONNECTED || p->conn != e->a || is_misfit(s, e->node, p->node))
         return;
     if (!knows(s, e->node, p)) { /* the stream is there before the router has told of the worker */
         sim_worker_post(w, sim_in(s, 50000, 200000), linked, i, p->conn, 0, NULL);

@@ -55,6 +55,7 @@ struct sim_node {
     struct sim_members *members; /* its discovery; NULL: dead */
     struct sim_digests *digests; /* with etcd */
     bool gone;                   /* has drained and ended: stays away */
+    bool foreign;                /* of another numerics class than most */
     struct msg_card card;
 };
 

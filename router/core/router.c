@@ -194,9 +194,18 @@ static kvs_status choose_first(struct rtr *r, struct rtr_req *q, struct rtr_plac
     return rtr_placer_choose(r->policy, r->cached, &r->fleet, q, &how, out);
 }
 
+/* What had not begun may go to another numerics class, where what was computed for it is of no use. */
+static bool of_use(const struct rtr *r, const struct rtr_req *q, const struct rtr_worker *to)
+{
+    const struct rtr_worker *from = rtr_fleet_find(&r->fleet, q->keeper);
+    return from && strncmp(from->numerics, to->numerics, sizeof(to->numerics)) == 0 && strncmp(from->kv_types, to->kv_types, sizeof(to->kv_types)) == 0;
+}
+
 static void start(struct rtr *r, struct rtr_req *q, struct rtr_place *p)
 {
     KVS_ASSERT(p->decode && q->state == RTR_REQ_WAITING);
+    if (q->keeper && !of_use(r, q, p->decode))
+        release(r, q);
     q->state = RTR_REQ_RUNNING;
     r->stats.running++;
     q->attempt++;

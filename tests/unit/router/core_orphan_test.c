@@ -169,6 +169,31 @@ static void test_one_that_came_back_and_left_is_not_missed(void **state)
     }
 }
 
+/* What has not begun may move to another numerics class, but nothing of what was computed for it: that one would not be fetched from. */
+static void test_nothing_is_taken_along_to_another_class(void **state)
+{
+    (void)state;
+    for (int same = 0; same < 2; same++) {
+        struct bench b;
+        setup(&b, NULL);
+        struct msg_card card = {.role = MSG_ROLE_DECODE, .id = "decode-0", .numerics = "a16", .epoch = 500};
+        step(&b, (struct rtr_event){.type = RTR_EV_WORKER_UP, .worker = 10, .model = 7, .card = &card});
+        ask(&b, 1, 3, 1);
+        struct msg_card other = {.role = MSG_ROLE_DECODE, .id = "decode-1", .epoch = 501};
+        kvs_format(other.numerics, sizeof(other.numerics), "%s", same ? "a16" : "a8");
+        step(&b, (struct rtr_event){.type = RTR_EV_WORKER_UP, .worker = 11, .model = 7, .card = &other});
+        card.draining = true;
+        step(&b, (struct rtr_event){.type = RTR_EV_WORKER_CARD, .worker = 10, .card = &card});
+        assert_true(act(&b, 0, RTR_ACT_ABORT)->flag); /* keep; then, when it is of no use, the word that this is over */
+        size_t at = same ? 1 : 2;
+        assert_false(!same && act(&b, 1, RTR_ACT_ABORT)->flag);
+        assert_int_equal(act(&b, at, RTR_ACT_GENERATE)->worker, 11);
+        assert_string_equal(b.acts[at].generate.fetch_worker, same ? "decode-0" : "");
+        step(&b, (struct rtr_event){.type = RTR_EV_GONE, .id = 1});
+        idle_and_gone(&b);
+    }
+}
+
 /* The router itself was stopped: all streams are found closed, one after the other, and what moved from the first to the second is lost again.
  * Nobody has died: all come back as they were, and so do the requests. */
 static void test_streams_lost_together_kill_nobody(void **state)
@@ -298,6 +323,7 @@ int main(void)
         cmocka_unit_test(test_orphans_go_on_when_a_worker_comes),
         cmocka_unit_test(test_a_worker_that_is_started_again_is_waited_for),
         cmocka_unit_test(test_one_that_came_back_and_left_is_not_missed),
+        cmocka_unit_test(test_nothing_is_taken_along_to_another_class),
         cmocka_unit_test(test_streams_lost_together_kill_nobody),
         cmocka_unit_test(test_requests_that_come_a_moment_after_the_loss),
         cmocka_unit_test(test_a_request_that_breaks_its_streams_is_given_up),
