@@ -40,7 +40,7 @@ static const char *const others[] = {
     "rope.scaling.yarn_log_multiplier", "final_logit_softcapping", "attn_logit_softcapping", "expert_shared_feed_forward_length", "expert_shared_count",
     "expert_group_count", "expert_group_used_count", "expert_weights_scale", "expert_weights_norm", "expert_gating_func",
     "attention.sliding_window_pattern", "rope.freq_base_swa", "embedding_scale", "residual_scale", "attention.scale", "logit_scale",
-    "nextn_predict_layers", "no_such_key"};
+    "nextn_predict_layers", "no_such_key", "ssm.dt_b_c_rms"};
 #define ARCHS (sizeof archs / sizeof archs[0])
 #define KV_HEADS 5u /* in `usual` */
 #define USUAL (sizeof usual / sizeof usual[0])

@@ -32,12 +32,19 @@ class Case:
 
 
 def little_memory(path, shape, kv):
-    """Bytes of KV memory for some three sequences of the longest kind: the rest waits, is preempted, and drives what was cached out."""
-    r = run(["kvasir", "doctor", "--model", path, *map(str, shape), "--kv-memory", "1K", "--prompt", str(LONGEST), "--listen", "127.0.0.1:0"])
-    least = re.search(r"the least is (\d+) bytes", r.stdout)
+    """Bytes of KV memory for some three sequences of the longest kind: the rest waits, is preempted, and drives what was cached out. More where
+    doctor says that one would not fit: states with many snapshots leave the other groups little."""
+    def doctor(memory):
+        return run(["kvasir", "doctor", "--model", path, *map(str, shape), "--kv-memory", str(memory), "--prompt", str(LONGEST + ANSWER),
+                    "--listen", "127.0.0.1:0"]).stdout
+    least = re.search(r"the least is (\d+) bytes", doctor("1K"))
     token = re.search(r"^kv a token +(\d+) bytes in f16", run(["kvasir", "model", "info", path]).stdout, re.M)
     grows = int(3.5 * (LONGEST + ANSWER) * int(token.group(1)) * {"f32": 2, "f16": 1, "q8_0": 0.7}[kv])
-    return (int(least.group(1)) if least else 1024) * (2 if grows else 1) + grows
+    memory = (int(least.group(1)) if least else 1024) * (2 if grows else 1) + grows
+    while "give --kv-memory" in doctor(memory):
+        memory = memory * 5 // 4
+        assert memory < 1 << 26, f"{path} {shape}"
+    return memory
 
 
 class World:

@@ -519,6 +519,23 @@ static void test_keys_of_one_architecture(void **state)
     refused(with("deepseek2", "rope.scaling.attn_factor", F32, 1), "deepseek2.attention.kv_lora_rank: absent");
 }
 
+/* Only the largest Gemma 3 divides scores by what heads of equal parts of the width would have; it is known by its 62 layers. */
+static void test_scale_of_scores_in_gemma(void **state)
+{
+    (void)state;
+    for (uint32_t layers = 61; layers <= 62; layers++) {
+        struct head h = {layers, 64, 4, 2, 96, 256, "gemma3", 64, 100};
+        struct tst_gguf *w = begin(&h);
+        tst_gguf_u32(w, "gemma3.attention.sliding_window", 16);
+        tst_gguf_u32(w, "gemma3.attention.key_length", 24);
+        tst_gguf_u32(w, "gemma3.attention.value_length", 24);
+        struct mdl_card c = taken(w);
+        assert_int_equal(c.key_dim, 24);
+        assert_true(c.scale.attention == (layers == 62 ? 0.25f : 0.0f)); /* 0: 1 / sqrt(24) */
+        assert_true(c.scale.embedding == 8.0f);
+    }
+}
+
 static void test_experts(void **state)
 {
     (void)state;
@@ -649,6 +666,7 @@ int main(void)
         cmocka_unit_test(test_patterns_of_windows),
         cmocka_unit_test(test_divisors_and_scaling),
         cmocka_unit_test(test_keys_of_one_architecture),
+        cmocka_unit_test(test_scale_of_scores_in_gemma),
         cmocka_unit_test(test_experts),
         cmocka_unit_test(test_texts_that_end_an_answer),
         cmocka_unit_test(test_tokenizers_that_are_not_there),
