@@ -5,7 +5,7 @@ from another (the prefill worker). A real cluster, one request at a time; times 
 The effective rate is all prompt tokens over that time. Beside it stands what the uncached rows would take at the rate of floating-point
 operations of the cold run, each row at its true context: 100 % would mean that nothing but these rows costs anything.
 Usage: reuse_bench.py BIN_DIR MODEL [--tokens N] [--reuse SHARE] [--requests N] [--block-tokens N] [--check SHARE]
---check 0.85: exit code 1 when the local hit stays below that share; --check-fetched 0.6: when the fetched one does, or there was none.
+--check 0.85: exit code 1 when the local hit stays below that share; --check-fetched 0.85: when the fetched one does, or there was none.
 SPDX-License-Identifier: Apache-2.0
 """
 import argparse
@@ -100,7 +100,7 @@ def main():
     parser.add_argument("model")
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--reuse", type=float, default=0.96)
-    parser.add_argument("--requests", type=int, default=5)
+    parser.add_argument("--requests", type=int, default=10)
     parser.add_argument("--block-tokens", type=int, default=16)
     parser.add_argument("--check", type=float, default=0)
     parser.add_argument("--check-fetched", type=float, default=0)
