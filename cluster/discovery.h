@@ -77,6 +77,9 @@ KVS_MUST_CHECK kvs_status cls_etcd_create(struct kvs_loop *loop, const struct cl
                                           const struct cls_events *ev, struct cls_discovery **out,
                                           struct kvs_error *err);
 void cls_etcd_stats(const struct cls_discovery *d, struct cls_etcd_stats *out);
+/* How all daemons call that counter. */
+#define CLS_SILENT_WATCHES "kvasir_discovery_silent_watches_total"
+#define CLS_SILENT_WATCHES_HELP "Watches of etcd that kept to themselves what etcd had, and were begun anew"
 /* The lease on which our card lies now; 0: it lies nowhere. What else hangs on it (digests) is to be put again when it changes. */
 int64_t cls_etcd_lease(const struct cls_discovery *d);
 /* For the end of a process, whose loop turns no more: leave(), and waits at most wait_ms for etcd to know of it. */

@@ -110,7 +110,7 @@ struct rtr_dispatch {
     bool feeding;
     uint64_t head_after_us, comment_every_us;
     uint64_t client_stall_us, deadline_us; /* neither is 0 */
-    uint64_t index_dropped_seen, cache_gaps_seen;
+    uint64_t index_dropped_seen, cache_gaps_seen, silent_watches_seen;
     uint64_t replaced_seen, resumed_seen, moved_seen; /* of the core's counts: what the metrics have already */
     struct rtr_recent recent;
     struct rtr_misfits misfits;
@@ -119,7 +119,7 @@ struct rtr_dispatch {
     struct kvs_arena arena; /* one message being decoded */
     struct {
         struct kvs_counter *outcome[6], *placed[2], *prompt_tokens, *answer_tokens, *replaced, *resumed, *moved;
-        struct kvs_counter *index_dropped, *cache_gaps;
+        struct kvs_counter *index_dropped, *cache_gaps, *silent_watches;
         struct kvs_counter *cut[2]; /* by rtr_cut */
         struct kvs_gauge *index_blocks, *index_bytes;
         struct kvs_gauge *running, *waiting, *workers, *members, *discovery_up; /* the last two with etcd only */

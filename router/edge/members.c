@@ -71,8 +71,18 @@ static void put(struct rtr_dispatch *d, const struct msg_member *m)
     dial(d, &m->card);
 }
 
+static void count_silent_watches(struct rtr_dispatch *d)
+{
+    struct cls_etcd_stats stats;
+    cls_etcd_stats(d->discovery, &stats);
+    kvs_counter_add(d->m.silent_watches, stats.silent_watches - d->silent_watches_seen);
+    d->silent_watches_seen = stats.silent_watches;
+}
+
 void rtr_members_tick(struct rtr_dispatch *d)
 {
+    if (d->etcd && d->discovery != NULL)
+        count_silent_watches(d);
     if (!d->dial_again)
         return;
     d->dial_again = false;
@@ -142,6 +152,7 @@ kvs_status rtr_members_create(struct rtr_dispatch *d, const struct rtr_dispatch_
         return cls_embedded_server_create(d->loop, d->rpc, &ev, &d->discovery) == KVS_OK ? KVS_OK : kvs_fail(err, KVS_SELF_NOMEM, "out of memory");
     struct kvs_metrics *metrics = rtr_board_metrics(d->board);
     d->m.discovery_up = kvs_gauge(metrics, "kvasir_discovery_up", "backend=\"etcd\"", "1 while registered and watching.");
+    d->m.silent_watches = kvs_counter(metrics, CLS_SILENT_WATCHES, "", CLS_SILENT_WATCHES_HELP);
     d->m.members = kvs_gauge(metrics, "kvasir_discovery_members", "backend=\"etcd\"", "Members that discovery knows, routers too.");
     kvs_format(d->advertise, sizeof(d->advertise), "%s", c->advertise);
     memcpy(card->id, self->id, sizeof(card->id));

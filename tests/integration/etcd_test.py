@@ -333,6 +333,8 @@ def test_etcd_dies_hangs_and_forgets():
             return router.metrics().values("kvasir_discovery_up", "worker", backend="etcd")
         assert discovery_up() == {None, "prefill-0", "decode-0", "decode-1"}
         assert router.metrics_now().get("kvasir_discovery_members") == 4
+        silent = {have.get("worker"): v for n, have, v in router.metrics().samples if n.endswith("discovery_silent_watches_total")}
+        assert silent == {None: 0, "prefill-0": 0, "decode-0": 0, "decode-1": 0}, silent
         with Load(router) as load:
             etcd.kill()
             load.go_on(TTL + 2)  # longer than the leases live

@@ -326,6 +326,10 @@ static void update_metrics(struct wrk_worker *w)
     wrk_follow(&w->preemptions, st.preemptions);
     wrk_follow(&w->cached_tokens, st.cached_tokens);
     wrk_follow(&w->evicted_blocks, st.evicted_blocks);
+    struct cls_etcd_stats etcd = {0};
+    if (w->etcd && w->discovery != NULL)
+        cls_etcd_stats(w->discovery, &etcd);
+    wrk_follow(&w->silent_watches, etcd.silent_watches);
     kvs_gauge_set(w->widest, st.widest_batch);
     kvs_gauge_set(w->running, st.active);
     kvs_gauge_set(w->waiting, st.waiting);
@@ -446,6 +450,7 @@ static kvs_status create_metrics(struct wrk_worker *w)
         }
     w->discovery_up = kvs_gauge(w->metrics, "kvasir_discovery_up", net_etcd_is_url(w->config.discovery) ? "backend=\"etcd\"" : "backend=\"embedded\"",
                                 "1 while registered and watching.");
+    w->silent_watches.counter = kvs_counter(w->metrics, CLS_SILENT_WATCHES, "", CLS_SILENT_WATCHES_HELP);
     w->prefill_tokens.counter = kvs_counter(w->metrics, "kvasir_prefill_tokens_total", "", "Prompt tokens computed here");
     w->decode_tokens.counter = kvs_counter(w->metrics, "kvasir_decode_tokens_total", "", "Tokens computed one at a time here");
     w->steps.counter = kvs_counter(w->metrics, "kvasir_steps_total", "", "Forward passes");

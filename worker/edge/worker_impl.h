@@ -47,7 +47,7 @@ struct wrk_worker {
     atomic_bool device_posted, port_posted; /* a wake-up is on its way to the loop */
     atomic_bool registered, draining;       /* for /health/ready */
     struct kvs_gauge *pages[KVC_GROUPS_MAX][4];
-    struct wrk_follow prefill_tokens, decode_tokens, steps, chunks, preemptions, cached_tokens, evicted_blocks;
+    struct wrk_follow prefill_tokens, decode_tokens, steps, chunks, preemptions, cached_tokens, evicted_blocks, silent_watches;
     struct kvs_gauge *widest, *discovery_up;
     struct kvs_gauge *running, *waiting;
     struct kvs_gauge *build_info; /* of the present role */
