@@ -13,6 +13,7 @@
 
 #include "discovery_fixture.h"
 #include "etcd_server.h"
+#include "patience.h"
 #include "sys/clock.h"
 #include "tests/support/nomem.h"
 #include <stdio.h>
@@ -25,32 +26,7 @@ enum { A, B, MEMBERS, WAIT_MS = 60000, SAMPLE_US = 30000000 };
 static struct etcd_servers servers;
 static struct participant member[MEMBERS];
 static struct kvs_loop *loop;
-static struct kvs_timer *timer;
-static struct {
-    bool (*condition)(void);
-    uint64_t until_us;
-    bool met;
-} waiting;
-
-static void look(void *user, uint64_t now_us)
-{
-    (void)user;
-    waiting.met = waiting.condition();
-    if (waiting.met || now_us >= waiting.until_us) {
-        kvs_loop_stop(loop);
-    } else {
-        kvs_timer_set(timer, now_us + 1000);
-    }
-}
-
-static bool comes_true(bool (*condition)(void))
-{
-    waiting.condition = condition;
-    waiting.until_us = kvs_now_us() + WAIT_MS * UINT64_C(1000);
-    kvs_timer_set(timer, kvs_now_us());
-    kvs_loop_run(loop);
-    return waiting.met;
-}
+static struct patience patience;
 
 #define TWICE(call) \
     do { \
@@ -109,16 +85,16 @@ static void whole(int64_t n)
     (void)snprintf(cluster, sizeof cluster, "round-%lld", (long long)n);
     come(A, cluster);
     come(B, cluster);
-    if (!comes_true(both_know_both)) {
+    if (!comes_true(&patience, both_know_both, WAIT_MS)) {
         fail_msg("allocation %lld: they do not know each other", (long long)n);
     }
     changed.draining = true;
     TWICE(member[A].d->ops->join(member[A].d, &changed));
-    if (!comes_true(a_drains)) {
+    if (!comes_true(&patience, a_drains, WAIT_MS)) {
         fail_msg("allocation %lld: a changed card is not told", (long long)n);
     }
     member[B].d->ops->leave(member[B].d);
-    if (!comes_true(b_is_gone)) {
+    if (!comes_true(&patience, b_is_gone, WAIT_MS)) {
         fail_msg("allocation %lld: one that left is still there", (long long)n);
     }
     for (int i = MEMBERS; i-- > 0;) {
@@ -137,11 +113,11 @@ static bool try_place(int64_t n, uint64_t *took_us)
     int64_t live = tst_nomem_live();
     uint64_t begin = kvs_now_us();
     assert_int_equal(kvs_loop_create(&loop), KVS_OK);
-    assert_int_equal(kvs_timer_create(loop, look, NULL, &timer), KVS_OK);
+    patience_open(&patience, loop);
     tst_nomem_arm(n);
     whole(n);
     bool fired = tst_nomem_disarm();
-    kvs_timer_destroy(timer);
+    patience_close(&patience);
     kvs_loop_destroy(loop);
     if (tst_nomem_live() != live) {
         fail_msg("allocation %lld: %lld are left over", (long long)n, (long long)(tst_nomem_live() - live));

@@ -12,6 +12,7 @@
 #include "cluster/core/digest.h"
 #include "cluster/core/registry.h"
 #include "discovery_fixture.h"
+#include "patience.h"
 #include "sys/clock.h"
 #include "tests/support/nomem.h"
 #include <stdio.h>
@@ -77,34 +78,7 @@ static struct {
     net_conn conn;
 } member[MEMBERS];
 static struct kvs_loop *loop;
-static struct kvs_timer *timer;
-
-/* As the harness' wait_until, which would allocate. */
-static struct {
-    bool (*condition)(void);
-    uint64_t until_us;
-    bool met;
-} waiting;
-
-static void look(void *user, uint64_t now_us)
-{
-    (void)user;
-    waiting.met = waiting.condition();
-    if (waiting.met || now_us >= waiting.until_us) {
-        kvs_loop_stop(loop);
-    } else {
-        kvs_timer_set(timer, now_us + 1000);
-    }
-}
-
-static bool comes_true(bool (*condition)(void))
-{
-    waiting.condition = condition;
-    waiting.until_us = kvs_now_us() + WAIT_MS * UINT64_C(1000);
-    kvs_timer_set(timer, kvs_now_us());
-    kvs_loop_run(loop);
-    return waiting.met;
-}
+static struct patience patience;
 
 static void router_call(void *user, net_conn conn, uint32_t stream, const struct msg_call *call)
 {
@@ -238,16 +212,16 @@ static void whole(int64_t n)
     TWICE(net_rpc_listen(member[ROUTER].rpc, "tcp://127.0.0.1:0", url, sizeof url, &err));
     come(WORKER_A, url);
     come(WORKER_B, url);
-    if (!comes_true(all_know_all)) {
+    if (!comes_true(&patience, all_know_all, WAIT_MS)) {
         fail_msg("allocation %lld: they do not know each other", (long long)n);
     }
     changed.draining = true;
     TWICE(member[WORKER_A].p.d->ops->join(member[WORKER_A].p.d, &changed));
-    if (!comes_true(a_drains)) {
+    if (!comes_true(&patience, a_drains, WAIT_MS)) {
         fail_msg("allocation %lld: a changed card is not told", (long long)n);
     }
     member[WORKER_B].p.d->ops->leave(member[WORKER_B].p.d);
-    if (!comes_true(b_is_gone)) {
+    if (!comes_true(&patience, b_is_gone, WAIT_MS)) {
         fail_msg("allocation %lld: one that left is still there", (long long)n);
     }
     for (int i = MEMBERS; i-- > 0;) {
@@ -262,12 +236,12 @@ static void test_embedded(void **state)
     int64_t live = tst_nomem_live(), n = 0, calls = 0;
     for (bool fired = true; fired; n++) {
         assert_int_equal(kvs_loop_create(&loop), KVS_OK);
-        assert_int_equal(kvs_timer_create(loop, look, NULL, &timer), KVS_OK);
+        patience_open(&patience, loop);
         tst_nomem_arm(n);
         whole(n);
         calls = tst_nomem_seen();
         fired = tst_nomem_disarm();
-        kvs_timer_destroy(timer);
+        patience_close(&patience);
         kvs_loop_destroy(loop);
         for (int i = 0; i < 30000 && tst_nomem_live() != live; i++) {
             kvs_sleep_us(1000); /* threads of the streams may be at their last words */
