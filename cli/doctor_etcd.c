@@ -3,6 +3,7 @@
  * SPDX-License-Identifier: Apache-2.0 */
 #include "cli/doctor.h"
 #include "cli/http_client.h"
+#include "cluster/discovery.h"
 #include "net/etcd_codec.h"
 #include "sys/clock.h"
 
@@ -122,7 +123,7 @@ static void check_reads(const struct etcd *e, const char *cluster)
     long status = 200;
     kvs_buf_init(&body, 4096);
     kvs_arena_init(&arena, ANSWER_MAX);
-    (void)kvs_format(prefix, sizeof prefix, "/kvasir/v1/%s/members/", cluster);
+    (void)kvs_format(prefix, sizeof prefix, CLS_ETCD_MEMBERS, cluster);
     kvs_status s = net_etcd_put_range(&body, prefix, 0);
     for (int i = 0; i < READS && s == KVS_OK && status == 200; i++) {
         uint64_t begin = kvs_now_us();

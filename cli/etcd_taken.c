@@ -4,6 +4,7 @@
 #include "cli/etcd_taken.h"
 
 #include "cli/http_client.h"
+#include "cluster/discovery.h"
 #include "net/etcd_codec.h"
 
 #include <string.h>
@@ -46,7 +47,7 @@ void cli_etcd_taken(const char *discovery, const char *cluster, const struct cli
     if (strncmp(discovery, scheme, sizeof scheme - 1) != 0)
         return;
     (void)kvs_format(list, sizeof list, "%s", discovery + sizeof scheme - 1);
-    (void)kvs_format(prefix, sizeof prefix, "/kvasir/v1/%s/members/", cluster);
+    (void)kvs_format(prefix, sizeof prefix, CLS_ETCD_MEMBERS, cluster);
     kvs_buf_init(&b, ANSWER_MAX);
     kvs_arena_init(&arena, ANSWER_MAX);
     bool answered = false;

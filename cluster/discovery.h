@@ -62,6 +62,7 @@ bool cls_embedded_client_end(struct cls_discovery *d, net_conn conn, uint32_t st
  * out and counted. After destroy without leave the lease ends by itself. */
 #define CLS_ETCD_TTL_US 10000000
 #define CLS_ETCD_PREFIX "/kvasir/v1/"
+#define CLS_ETCD_MEMBERS CLS_ETCD_PREFIX "%s/members/" /* format: the cluster's name */
 struct cls_etcd_stats {
     bool registered, watching, replaced;
     uint32_t members;

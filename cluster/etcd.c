@@ -689,7 +689,7 @@ kvs_status cls_etcd_create(struct kvs_loop *loop, const struct cls_etcd_config *
     c->ev = *ev;
     c->ttl_us = ttl_us < 1000000 ? 1000000 : ttl_us / 1000000 * 1000000;
     c->backoff_us = BACKOFF_MIN_US;
-    kvs_format(c->prefix, sizeof c->prefix, "%s%s/members/", CLS_ETCD_PREFIX, config->cluster);
+    kvs_format(c->prefix, sizeof c->prefix, CLS_ETCD_MEMBERS, config->cluster);
     kvs_status s = net_etcd_create(loop, config->url, &ne, &c->etcd, err);
     if (s == KVS_OK && config->user != NULL && config->user[0] != '\0') {
         s = net_etcd_login(c->etcd, config->user, config->password != NULL ? config->password : "", err);

@@ -206,5 +206,27 @@ def test_a_worker_that_has_read_everything_is_not_thought_busy():
     assert late <= 4, f"{late} of 10 prompts saw a queue in front of an idle worker"
 
 
+def test_a_worker_without_a_router_rests():
+    """Its last report told of a prompt, then the router is gone: nobody is left to be told that there is nothing to read."""
+    need(STORIES, "stories260K")
+
+    def asks():
+        try:
+            c.complete([3 + i % 400 for i in range(400)], 1, "local")
+        except OSError:
+            pass  # its router is killed
+
+    def rests():
+        spent = cpu_seconds(pid)
+        time.sleep(1)
+        return cpu_seconds(pid) - spent < 0.5
+    with Cluster(STORIES, "--context", 512, "--chunk-tokens", 64, "--no-restart", env={"KVASIR_FAILPOINTS_SET": "device.layer=delay:60@1+"}) as c:
+        pid = c.pid("decode-0")
+        threading.Thread(target=asks, daemon=True).start()
+        wait_for("a report tells of it", REQUEST_SECONDS, lambda: '"prefill_left":0' not in c.get("/kvasir/status").body.decode().split('"decode-0"', 1)[1])
+        c.kill("router")
+        wait_for("the worker rests", 30 * SLOW, rests)
+
+
 if __name__ == "__main__":
     main()

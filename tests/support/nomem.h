@@ -21,6 +21,18 @@ int64_t tst_nomem_live(void);
 /* NULL: all threads. Set before any other thread runs. */
 void tst_nomem_where(bool (*here)(void));
 
+/* A call that returns a kvs_status: once more when memory was lacking; the second time nothing fails. (cmocka's assertions) */
+#define TST_NOMEM_TWICE(call) \
+    do { \
+        kvs_status st_ = (call); \
+        if (st_ != KVS_OK) { \
+            assert_int_equal(st_, KVS_SELF_NOMEM); \
+            assert_true(tst_nomem_fired()); \
+            st_ = (call); \
+        } \
+        assert_int_equal(st_, KVS_OK); \
+    } while (0)
+
 /* For the allocation hooks of a library that keeps some memory for itself: they fail like all others, and are not counted as live. */
 void *tst_nomem_hook_malloc(size_t n);
 void *tst_nomem_hook_realloc(void *p, size_t n);

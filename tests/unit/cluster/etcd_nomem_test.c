@@ -28,17 +28,6 @@ static struct participant member[MEMBERS];
 static struct kvs_loop *loop;
 static struct patience patience;
 
-#define TWICE(call) \
-    do { \
-        kvs_status st_ = (call); \
-        if (st_ != KVS_OK) { \
-            assert_int_equal(st_, KVS_SELF_NOMEM); \
-            assert_true(tst_nomem_fired()); \
-            st_ = (call); \
-        } \
-        assert_int_equal(st_, KVS_OK); \
-    } while (0)
-
 static void come(int i, const char *cluster)
 {
     struct participant *p = &member[i];
@@ -48,8 +37,8 @@ static void come(int i, const char *cluster)
     struct kvs_error err = {0};
     memset(p, 0, sizeof *p);
     participant_events(p, &ev);
-    TWICE(cls_etcd_create(loop, &config, &ev, &p->d, &err));
-    TWICE(p->d->ops->join(p->d, &c));
+    TST_NOMEM_TWICE(cls_etcd_create(loop, &config, &ev, &p->d, &err));
+    TST_NOMEM_TWICE(p->d->ops->join(p->d, &c));
 }
 
 static bool both_know_both(void)
@@ -89,7 +78,7 @@ static void whole(int64_t n)
         fail_msg("allocation %lld: they do not know each other", (long long)n);
     }
     changed.draining = true;
-    TWICE(member[A].d->ops->join(member[A].d, &changed));
+    TST_NOMEM_TWICE(member[A].d->ops->join(member[A].d, &changed));
     if (!comes_true(&patience, a_drains, WAIT_MS)) {
         fail_msg("allocation %lld: a changed card is not told", (long long)n);
     }

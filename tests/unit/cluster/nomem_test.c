@@ -125,18 +125,6 @@ static void worker_end(void *user, net_conn conn, uint32_t stream, const struct 
     (void)cls_embedded_client_end(((struct participant *)user)->d, conn, stream, end);
 }
 
-/* Once more when memory was lacking; the second time nothing fails. */
-#define TWICE(call) \
-    do { \
-        kvs_status st_ = (call); \
-        if (st_ != KVS_OK) { \
-            assert_int_equal(st_, KVS_SELF_NOMEM); \
-            assert_true(tst_nomem_fired()); \
-            st_ = (call); \
-        } \
-        assert_int_equal(st_, KVS_OK); \
-    } while (0)
-
 static struct msg_card card_of(int i)
 {
     static const char *const id[] = {"router", "worker-a", "worker-b"};
@@ -156,15 +144,15 @@ static void come(int i, const char *url)
     memset(&member[i], 0, sizeof member[i]);
     memcpy(hello.id, c.id, sizeof hello.id);
     participant_events(p, &ev);
-    TWICE(net_rpc_create(loop, &hello, i == ROUTER ? &serve : &work, &member[i].rpc, &err));
+    TST_NOMEM_TWICE(net_rpc_create(loop, &hello, i == ROUTER ? &serve : &work, &member[i].rpc, &err));
     if (i == ROUTER) {
-        TWICE(cls_embedded_server_create(loop, member[i].rpc, &ev, &p->d));
+        TST_NOMEM_TWICE(cls_embedded_server_create(loop, member[i].rpc, &ev, &p->d));
     } else {
-        TWICE(cls_embedded_client_create(loop, member[i].rpc, &ev, &p->d));
+        TST_NOMEM_TWICE(cls_embedded_client_create(loop, member[i].rpc, &ev, &p->d));
     }
-    TWICE(p->d->ops->join(p->d, &c));
+    TST_NOMEM_TWICE(p->d->ops->join(p->d, &c));
     if (i != ROUTER) {
-        TWICE(net_rpc_dial(member[i].rpc, url));
+        TST_NOMEM_TWICE(net_rpc_dial(member[i].rpc, url));
     }
 }
 
@@ -209,14 +197,14 @@ static void whole(int64_t n)
     struct kvs_error err = {0};
     struct msg_card changed = card_of(WORKER_A);
     come(ROUTER, NULL);
-    TWICE(net_rpc_listen(member[ROUTER].rpc, "tcp://127.0.0.1:0", url, sizeof url, &err));
+    TST_NOMEM_TWICE(net_rpc_listen(member[ROUTER].rpc, "tcp://127.0.0.1:0", url, sizeof url, &err));
     come(WORKER_A, url);
     come(WORKER_B, url);
     if (!comes_true(&patience, all_know_all, WAIT_MS)) {
         fail_msg("allocation %lld: they do not know each other", (long long)n);
     }
     changed.draining = true;
-    TWICE(member[WORKER_A].p.d->ops->join(member[WORKER_A].p.d, &changed));
+    TST_NOMEM_TWICE(member[WORKER_A].p.d->ops->join(member[WORKER_A].p.d, &changed));
     if (!comes_true(&patience, a_drains, WAIT_MS)) {
         fail_msg("allocation %lld: a changed card is not told", (long long)n);
     }
