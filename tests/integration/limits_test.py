@@ -223,7 +223,7 @@ def test_a_worker_without_a_router_rests():
     with Cluster(STORIES, "--context", 512, "--chunk-tokens", 64, "--no-restart", env={"KVASIR_FAILPOINTS_SET": "device.layer=delay:60@1+"}) as c:
         pid = c.pid("decode-0")
         threading.Thread(target=asks, daemon=True).start()
-        wait_for("a report tells of it", REQUEST_SECONDS, lambda: '"prefill_left":0' not in c.get("/kvasir/status").body.decode().split('"decode-0"', 1)[1])
+        wait_for("a report tells of it", REQUEST_SECONDS, lambda: any(w["id"] == "decode-0" and w["prefill_left"] > 0 for w in c.get("/kvasir/status").json()["workers"]))
         c.kill("router")
         wait_for("the worker rests", 30 * SLOW, rests)
 
